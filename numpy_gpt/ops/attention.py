@@ -1,0 +1,146 @@
+"""Causal multi-head self-attention, shape by shape (lesson §2).
+
+    x ── qkv ──> q, k, v ── attend ──> out ── merge heads, output projection ──> y
+
+Leading axes are written B here; any number of them works.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from ..backend import Array, array_module
+from .linear import linear_backward, linear_forward
+from .softmax import softmax_backward, softmax_forward
+
+
+def split_heads(t: Array, h: int) -> Array:
+    """(B, T, d) -> (B, T, h, d_head) -> (B, h, T, d_head): a view. Its backward is `merge_heads`."""
+    *B, T, d = t.shape
+    return t.reshape(*B, T, h, d // h).swapaxes(-3, -2)
+
+
+def merge_heads(t: Array) -> Array:
+    """(B, h, T, d_head) -> (B, T, h, d_head) -> (B, T, d). Its backward is `split_heads`."""
+    *B, h, T, d_head = t.shape
+    return t.swapaxes(-3, -2).reshape(*B, T, h * d_head)
+
+
+def qkv_forward(x: Array, W_qkv: Array, b_qkv: Array, h: int) -> tuple[tuple[Array, Array, Array], tuple]:
+    """q, k, v = split(x @ W_qkv + b_qkv), each cut into h heads: one GEMM instead of three.
+
+    x (B, T, d), W_qkv (d, 3d), b_qkv (3d,)  ->  q, k, v, each (B, h, T, d_head).
+    FLOPs a token: 6d² forward, 12d² backward. Lesson §2; Vaswani et al., 2017.
+
+    Raises ValueError where x's last axis is not d, or h does not divide d.
+    """
+    xp = array_module(x)
+    d = x.shape[-1]
+    if d % h:
+        raise ValueError(f"x has d = {d} features, which h = {h} heads do not divide")
+    qkv, cache = linear_forward(x, W_qkv, b_qkv)  # (B, T, 3d)
+    q, k, v = xp.split(qkv, 3, axis=-1)  # each (B, T, d)
+    q, k, v = (split_heads(t, h) for t in (q, k, v))  # each (B, h, T, d_head)
+    return (q, k, v), cache
+
+
+def qkv_backward(
+    dqkv: tuple[Array, Array, Array], cache: tuple, out: tuple = (None, None)
+) -> tuple[Array, Array, Array]:
+    """Take (dq, dk, dv), each (B, h, T, d_head); return dx (B, T, d), dW_qkv (d, 3d), db_qkv (3d,).
+
+    The K third of db_qkv is 0 when dk comes from attention: adding one vector to every key
+    shifts each row of scores by a constant, and softmax does not see it.
+    out: arrays to write dW_qkv and db_qkv into, like NumPy's own out=.
+    """
+    dq, dk, dv = dqkv
+    xp = array_module(dq)
+    # q, k, v = split(qkv), cut into heads
+    dqkv = xp.concatenate([merge_heads(dt) for dt in (dq, dk, dv)], axis=-1)  # (B, T, 3d)
+    # qkv = x @ W_qkv + b_qkv
+    return linear_backward(dqkv, cache, out=out)
+
+
+def causal_mask(T: int, xp: ModuleType) -> Array:
+    """Return the (T, T) lower triangle: True where position t may attend to j ≤ t."""
+    return xp.tri(T, dtype=bool)
+
+
+def attend_forward(q: Array, k: Array, v: Array, causal: bool = True, scale: bool = True) -> tuple[Array, tuple]:
+    """out = softmax(q kᵀ / √d_head, masked) v
+
+    q, k, v (B, h, T, d_head)  ->  out (B, h, T, d_head).
+    causal=False drops the mask, scale=False the √d_head (the lesson's experiments).
+    FLOPs a head: 4·T²·d_head for the two products, twice that backward; 5·T² for scale and
+    softmax, forward and backward alike.
+    Lesson §2; Vaswani et al., 2017.
+    """
+    xp = array_module(q)
+    T, d_head = q.shape[-2:]
+    scores = q @ k.swapaxes(-2, -1)  # (B, h, T, T)
+    if scale:
+        scores /= d_head**0.5
+    attn, cache_softmax = softmax_forward(scores, causal_mask(T, xp) if causal else None)  # (B, h, T, T)
+    out = attn @ v  # (B, h, T, d_head)
+    return out, (q, k, v, attn, cache_softmax, scale)
+
+
+def attend_backward(dout: Array, cache: tuple) -> tuple[Array, Array, Array]:
+    """Return dq, dk, dv, each (B, h, T, d_head)."""
+    q, k, v, attn, cache_softmax, scale = cache
+    d_head = q.shape[-1]
+    # out = attn @ v
+    dattn = dout @ v.swapaxes(-2, -1)  # (B, h, T, T)
+    dv = attn.swapaxes(-2, -1) @ dout  # (B, h, T, d_head)
+    # attn = softmax(scores); a masked score gets exactly 0
+    dscores = softmax_backward(dattn, cache_softmax)  # (B, h, T, T)
+    # scores = q @ k.T / √d_head
+    if scale:
+        dscores /= d_head**0.5
+    dq = dscores @ k  # (B, h, T, d_head)
+    dk = dscores.swapaxes(-2, -1) @ q  # (B, h, T, d_head)
+    return dq, dk, dv
+
+
+def attention_forward(
+    x: Array,
+    W_qkv: Array,
+    b_qkv: Array,
+    W_o: Array,
+    b_o: Array,
+    h: int,
+    causal: bool = True,
+    scale: bool = True,
+) -> tuple[Array, tuple]:
+    """y = merge_heads(attend(q, k, v)) @ W_o + b_o,  with q, k, v from `qkv_forward`.
+
+    x (B, T, d), W_qkv (d, 3d), b_qkv (3d,), W_o (d, d), b_o (d,)  ->  y (B, T, d).
+    FLOPs a token: 8d² + 4·T·d forward, softmax apart; twice that backward.
+    Lesson §2; Vaswani et al., 2017.
+
+    Raises ValueError where x's last axis is not d, or h does not divide d.
+    """
+    (q, k, v), cache_qkv = qkv_forward(x, W_qkv, b_qkv, h)  # each (B, h, T, d_head)
+    out, cache_attend = attend_forward(q, k, v, causal, scale)  # (B, h, T, d_head)
+    out = merge_heads(out)  # (B, T, d)
+    out, cache_o = linear_forward(out, W_o, b_o)  # (B, T, d)
+    return out, (cache_qkv, cache_attend, cache_o, h)
+
+
+def attention_backward(
+    dout: Array, cache: tuple, out: tuple = (None, None, None, None)
+) -> tuple[Array, Array, Array, Array, Array]:
+    """Return dx (B, T, d), dW_qkv (d, 3d), db_qkv (3d,), dW_o (d, d), db_o (d,).
+
+    out: arrays to write the four parameter gradients into, like NumPy's own out=.
+    """
+    cache_qkv, cache_attend, cache_o, h = cache
+    # out = out @ W_o + b_o
+    dout, dW_o, db_o = linear_backward(dout, cache_o, out=out[2:])  # (B, T, d)
+    # out = merge_heads(out)
+    dout = split_heads(dout, h)  # (B, h, T, d_head)
+    # out = attend(q, k, v)
+    dq, dk, dv = attend_backward(dout, cache_attend)  # each (B, h, T, d_head)
+    # q, k, v = qkv(x)
+    dx, dW_qkv, db_qkv = qkv_backward((dq, dk, dv), cache_qkv, out=out[:2])
+    return dx, dW_qkv, db_qkv, dW_o, db_o

@@ -1,0 +1,30 @@
+"""What every op asks of its inputs: one wording, the same on both backends."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..backend import Array, array_module
+
+
+def check_ids(ids: Array, V: int, name: str, ignore_index: int | None = None) -> None:
+    """Raise ValueError unless ids are integers with 0 ≤ id < V; name the first that is not.
+
+    ignore_index, where given, is allowed besides. Negative ids never wrap.
+    """
+    if ids.dtype.kind not in "iu":
+        raise ValueError(f"{name} must be integers, got dtype {ids.dtype}")
+    bad = (ids < 0) | (ids >= V)
+    if ignore_index is not None:
+        bad &= ids != ignore_index
+    if bad.any():
+        first = int(array_module(ids).flatnonzero(bad)[0])
+        position = tuple(int(i) for i in np.unravel_index(first, ids.shape))
+        value = int(ids.reshape(-1)[first])
+        raise ValueError(f"{name}[{', '.join(map(str, position))}] is {value}; ids must lie in 0 <= id < V = {V}")
+
+
+def check_features(x: Array, n: int, x_name: str, owner: str) -> None:
+    """Raise ValueError unless x's last axis has the n features that owner expects."""
+    if x.ndim == 0 or x.shape[-1] != n:
+        raise ValueError(f"{x_name} has shape {x.shape}, but {owner} expects its last axis to be {n}")

@@ -1,0 +1,55 @@
+"""GELU, x·Φ(x), and the tanh form that GPT-2 computes (lesson §3)."""
+
+from __future__ import annotations
+
+import math
+
+from ..backend import Array, array_module, erf
+
+SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
+CUBIC = 0.044715
+
+
+def gelu_forward(x: Array) -> tuple[Array, tuple]:
+    """y = ½ x (1 + tanh u),  u = √(2/π) (x + 0.044715 x³): GPT-2's GELU, within 4.8e-4 of x·Φ(x).
+
+    x of any shape  ->  y of the same shape.
+    FLOPs an element, tanh counted as one: 9 forward, 13 backward.
+    Hendrycks & Gimpel, 2016; lesson §3.
+    """
+    xp = array_module(x)
+    t = xp.tanh(SQRT_2_OVER_PI * x * (1 + CUBIC * x * x))
+    y = 0.5 * x * (1 + t)
+    return y, (x, t)
+
+
+# dy/dx = ½ (1 + t) + ½ x (1 − t²) du/dx,   du/dx = √(2/π) (1 + 3·0.044715 x²)
+
+
+def gelu_backward(dy: Array, cache: tuple) -> Array:
+    """Return dx = dy · dy/dx, of x's shape."""
+    x, t = cache
+    du = SQRT_2_OVER_PI * (1 + 3 * CUBIC * x * x)
+    return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * du)
+
+
+def gelu_exact_forward(x: Array) -> tuple[Array, tuple]:
+    """y = x·Φ(x),  Φ(x) = ½ (1 + erf(x/√2)): the standard normal's distribution function.
+
+    x of any shape  ->  y of the same shape.
+    FLOPs an element, erf and exp counted as one each: 5 forward, 7 backward.
+    Hendrycks & Gimpel, 2016; lesson §3.
+    """
+    cdf = 0.5 * (1 + erf(x / math.sqrt(2)))  # Φ(x)
+    return x * cdf, (x, cdf)
+
+
+# dy/dx = Φ(x) + x φ(x),   φ(x) = exp(−x²/2) / √(2π)
+
+
+def gelu_exact_backward(dy: Array, cache: tuple) -> Array:
+    """Return dx = dy · (Φ(x) + x φ(x)), of x's shape."""
+    x, cdf = cache
+    xp = array_module(x)
+    pdf = xp.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)  # φ(x)
+    return dy * (cdf + x * pdf)

@@ -1,0 +1,129 @@
+"""AdamW on one flat vector, clipping by the global norm, and the learning rate's schedule."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .backend import Array, blocks
+from .parameters import Parameters
+
+
+class AdamW:
+    """Adam with decoupled weight decay (Loshchilov & Hutter, 2019), in place.
+
+        m = β1 m + (1 − β1) g          m̂ = m / (1 − β1ᵗ)
+        v = β2 v + (1 − β2) g²         v̂ = v / (1 − β2ᵗ)
+        θ = θ (1 − lr·λ) − lr · m̂ / (√v̂ + ε)
+
+    λ = weight_decay applies to the matrices alone (W_te, W_pe, W_qkv, W_o, W_1, W_2 and an
+    untied W_head; the tied W_te once), never to biases, gammas and betas.
+
+    params  the Parameters to update; m and v are flat arrays beside params.flat
+    t       the number of updates done
+    FLOPs: about 14 a parameter; 7 numbers of memory traffic.
+
+    Raises ValueError for rates outside their range.
+    """
+
+    def __init__(
+        self,
+        params: Parameters,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
+        weight_decay: float = 0.1,
+    ) -> None:
+        for name, value in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
+        for name, value in zip(("beta1", "beta2"), betas, strict=True):
+            if not 0 <= value < 1:
+                raise ValueError(f"{name} must lie in 0 <= {name} < 1, got {value!r}")
+        self.params, self.lr, self.betas, self.eps, self.weight_decay = params, lr, betas, eps, weight_decay
+        self.m, self.v = params.zeros_like(), params.zeros_like()
+        self.t = 0
+
+    def update(self, grads: Parameters, lr: float | None = None) -> None:
+        """Move the parameters one step against grads, with lr in place of the optimiser's own if given."""
+        self.t += 1
+        lr = self.lr if lr is None else lr
+        p, m, v = self.params, self.m, self.v
+        self._update(p.matrices, grads.matrices, m.matrices, v.matrices, lr, self.weight_decay)
+        self._update(p.vectors, grads.vectors, m.vectors, v.vectors, lr, 0.0)
+
+    def _update(self, params: Array, grads: Array, m: Array, v: Array, lr: float, weight_decay: float) -> None:
+        xp = self.params.xp
+        beta1, beta2 = self.betas
+        step_size = lr / (1 - beta1**self.t)
+        root_correction = math.sqrt(1 - beta2**self.t)
+        for block in blocks(params.size, xp):
+            p_b, g_b, m_b, v_b = params[block], grads[block], m[block], v[block]
+            # m = β1 m + (1 − β1) g
+            m_b *= beta1
+            s = g_b * (1 - beta1)
+            m_b += s
+            # v = β2 v + (1 − β2) g²
+            v_b *= beta2
+            xp.multiply(g_b, g_b, out=s)
+            s *= 1 - beta2
+            v_b += s
+            # θ = θ (1 − lr·λ) − lr · m̂ / (√v̂ + ε)
+            xp.sqrt(v_b, out=s)
+            s *= 1 / root_correction
+            s += self.eps
+            xp.divide(m_b, s, out=s)
+            s *= step_size
+            if weight_decay:
+                p_b *= 1 - lr * weight_decay
+            p_b -= s
+
+
+def global_norm(grads: Parameters) -> float:
+    """Return √(Σ g²) over every gradient, summed block by block in double precision."""
+    parts = (grads.flat[block] for block in blocks(grads.flat.size, grads.xp))
+    return math.sqrt(sum(float(grads.xp.vdot(part, part)) for part in parts))
+
+
+def clip_by_global_norm(grads: Parameters, max_norm: float) -> float:
+    """Scale all gradients in place by min(1, max_norm / norm); return the norm before (Pascanu et al., 2013).
+
+    Raises FloatingPointError, naming the parameter and the place, where a gradient is inf or
+    nan: scaling would spread it to every parameter.
+    """
+    with np.errstate(over="ignore"):
+        norm = global_norm(grads)
+    if not math.isfinite(norm):
+        check_finite(grads)
+        # Finite numbers whose squares overflow: measure them against the largest.
+        largest = float(abs(grads.flat).max())
+        norm = largest * math.sqrt(float(((grads.flat / largest) ** 2).sum()))
+    if norm > max_norm:
+        grads.flat *= max_norm / norm
+    return norm
+
+
+def check_finite(grads: Parameters) -> None:
+    """Raise FloatingPointError naming the first gradient that holds inf or nan, and where."""
+    for name, gradient in grads.items():
+        bad = ~grads.xp.isfinite(gradient)
+        if bad.any():
+            first = int(grads.xp.flatnonzero(bad)[0])
+            position = ", ".join(str(int(i)) for i in np.unravel_index(first, gradient.shape))
+            value = float(gradient.reshape(-1)[first])
+            raise FloatingPointError(
+                f"the gradient of {name} is {value} at [{position}] ({int(bad.sum())} such values)"
+            )
+
+
+def warmup_cosine(step: int, lr: float, min_lr: float, warmup: int, steps: int) -> float:
+    """Return the learning rate of update number step (0, 1, ...) of a run of steps.
+
+    Linear from lr/warmup to lr over the first warmup updates, then half a cosine from lr
+    down to min_lr at the last (Loshchilov & Hutter, 2017; Radford et al., 2018).
+    """
+    if step < warmup:
+        return lr * (step + 1) / warmup
+    progress = min(1.0, (step - warmup) / max(1, steps - 1 - warmup))
+    return min_lr + 0.5 * (lr - min_lr) * (1 + math.cos(math.pi * progress))
