@@ -44,17 +44,19 @@ class Model:
 
     params  Parameters: every weight by name, views into one flat vector
     dtype   "float32" or "float64"; xp  numpy or cupy: where and how precisely it computes
-    seed    decides the initial weights, the same ones for every dtype and device
+    seed    decides the initial weights, the same ones for every dtype and device;
+            None leaves them 0, to be loaded
 
     Raises ValueError for another dtype.
     """
 
-    def __init__(self, config: Config, seed: int = 0, dtype: str = "float32", xp: ModuleType = np) -> None:
+    def __init__(self, config: Config, seed: int | None = 0, dtype: str = "float32", xp: ModuleType = np) -> None:
         if np.dtype(dtype) not in (np.float32, np.float64):
             raise ValueError(f"dtype must be float32 or float64, got {dtype!r}")
         self.config, self.xp = config, xp
         self.params = Parameters(config.parameter_shapes(), dtype, xp)
-        self.initialise(seed)
+        if seed is not None:
+            self.initialise(seed)
 
     def initialise(self, seed: int) -> None:
         """Draw GPT-2's initial weights: normal with standard deviation 0.02; biases 0, gammas 1.

@@ -1,0 +1,94 @@
+"""Checkpoints: one safetensors file, written whole or not at all. No pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from .backend import to_numpy
+from .config import Config
+from .model import Model
+
+FORMAT = "numpy_gpt.1"
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside path; rename it to path once the body has written it.
+
+    The bytes are on the disk before the name is, so that a crash leaves the old file or the
+    new one, never half of one. Where the body raises, the temporary file is removed.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    if os.name == "posix":  # a rename is safe only once its folder is on the disk too
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def save_checkpoint(path: Path | str, model: Model, **metadata: Any) -> None:
+    """Write the model's parameters and config to path, with metadata (anything that JSON holds) beside.
+
+    Raises OSError where the file cannot be written; an older file at path is then untouched.
+    """
+    from safetensors.numpy import save_file
+
+    header = {"format": FORMAT, "config": model.config.to_dict(), **metadata}
+    tensors = {name: to_numpy(parameter) for name, parameter in model.params.items()}
+    with atomic_write(Path(path)) as temporary:
+        save_file(tensors, temporary, metadata={key: json.dumps(value) for key, value in header.items()})
+
+
+def load_checkpoint(path: Path | str, xp: ModuleType = np) -> tuple[Model, dict[str, Any]]:
+    """Return the model saved at path, on xp's device, and the metadata saved with it.
+
+    Raises ValueError, naming the file, where it is missing, damaged, not one of ours, or where
+    a parameter is missing, unknown, or of another shape or dtype than its config says.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"{path}: no such checkpoint")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = {key: json.loads(value) for key, value in (file.metadata() or {}).items()}
+            if metadata.pop("format", None) != FORMAT:
+                raise ValueError(f"not a {FORMAT} checkpoint")
+            model = Model(Config.from_dict(metadata.pop("config")), seed=None, dtype=_dtype(file), xp=xp)
+            _check_names(set(file.keys()), set(model.params))
+            for name in model.params:
+                model.params[name] = xp.asarray(file.get_tensor(name))
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise ValueError(f"{path}: {error}") from error
+    return model, metadata
+
+
+def _dtype(file: Any) -> str:
+    dtypes = sorted({file.get_slice(name).get_dtype() for name in file.keys()})  # noqa: SIM118
+    names = {"F32": "float32", "F64": "float64"}
+    if len(dtypes) != 1 or dtypes[0] not in names:
+        raise ValueError(f"parameters must be all F32 or all F64, got {', '.join(dtypes) or 'none'}")
+    return names[dtypes[0]]
+
+
+def _check_names(found: set[str], expected: set[str]) -> None:
+    for names, what in ((expected - found, "missing"), (found - expected, "unknown")):
+        if names:
+            raise ValueError(f"{what} parameter: {', '.join(sorted(names))}")
