@@ -16,7 +16,8 @@ from .backend import to_numpy
 from .config import Config
 from .model import Model
 
-FORMAT = "numpy_gpt.1"
+HEADER = "numpy_gpt"  # the one key of the file's own metadata; several would come in an order that varies
+FORMAT = 1
 
 
 @contextmanager
@@ -28,7 +29,10 @@ def atomic_write(path: Path) -> Iterator[Path]:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        temporary.touch()
+        mode = temporary.stat().st_mode  # what the user's umask makes of a new file
         yield temporary
+        temporary.chmod(mode)  # safetensors would leave it readable by its owner alone
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -47,12 +51,16 @@ def save_checkpoint(path: Path | str, model: Model, **metadata: Any) -> None:
 
     Raises OSError where the file cannot be written; an older file at path is then untouched.
     """
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     header = {"format": FORMAT, "config": model.config.to_dict(), **metadata}
     tensors = {name: to_numpy(parameter) for name, parameter in model.params.items()}
     with atomic_write(Path(path)) as temporary:
-        save_file(tensors, temporary, metadata={key: json.dumps(value) for key, value in header.items()})
+        try:
+            save_file(tensors, temporary, metadata={HEADER: json.dumps(header)})
+        except SafetensorError as error:
+            raise OSError(f"{path}: {error}") from error
 
 
 def load_checkpoint(path: Path | str, xp: ModuleType = np) -> tuple[Model, dict[str, Any]]:
@@ -68,16 +76,19 @@ def load_checkpoint(path: Path | str, xp: ModuleType = np) -> tuple[Model, dict[
         raise ValueError(f"{path}: no such checkpoint")
     try:
         with safe_open(path, framework="numpy") as file:
-            metadata = {key: json.loads(value) for key, value in (file.metadata() or {}).items()}
-            if metadata.pop("format", None) != FORMAT:
-                raise ValueError(f"not a {FORMAT} checkpoint")
-            model = Model(Config.from_dict(metadata.pop("config")), seed=None, dtype=_dtype(file), xp=xp)
+            header = json.loads((file.metadata() or {}).get(HEADER, "{}"))
+            if not isinstance(header, dict) or header.pop("format", None) != FORMAT:
+                raise ValueError(f"not a checkpoint of numpy_gpt, format {FORMAT}")
+            config = header.pop("config", None)
+            if not isinstance(config, dict):
+                raise ValueError("holds no config")
+            model = Model(Config.from_dict(config), seed=None, dtype=_dtype(file), xp=xp)
             _check_names(set(file.keys()), set(model.params))
             for name in model.params:
                 model.params[name] = xp.asarray(file.get_tensor(name))
-    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+    except (ValueError, SafetensorError) as error:
         raise ValueError(f"{path}: {error}") from error
-    return model, metadata
+    return model, header
 
 
 def _dtype(file: Any) -> str:

@@ -1,0 +1,141 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from numpy_gpt import Config, Model
+from numpy_gpt.generation import draw, generate, next_token_probabilities
+
+CONFIG = Config(V=11, T_max=6, d=8, h=2, L=2)
+LOGITS = np.log([0.1, 0.4, 0.2, 0.3])
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = Model(CONFIG, seed=3, dtype="float64")
+    model.params.flat[:] += np.random.default_rng(0).normal(0, 0.3, model.params.flat.size)
+    return model
+
+
+def test_softmax_at_temperature_one():
+    np.testing.assert_allclose(next_token_probabilities(LOGITS), [0.1, 0.4, 0.2, 0.3], rtol=1e-14)
+
+
+def test_temperature_sharpens_as_a_power():
+    powers = np.array([0.1, 0.4, 0.2, 0.3]) ** 2
+    np.testing.assert_allclose(next_token_probabilities(LOGITS, temperature=0.5), powers / powers.sum(), rtol=1e-13)
+
+
+def test_temperature_zero_is_the_first_largest():
+    assert next_token_probabilities(np.array([1.0, 3.0, 3.0]), temperature=0).tolist() == [0, 1, 0]
+
+
+def test_tiny_temperature_does_not_overflow():
+    assert next_token_probabilities(np.array([1000.0, -1000.0, 999.0]), temperature=1e-300).tolist() == [1, 0, 0]
+
+
+def test_top_k():
+    np.testing.assert_allclose(next_token_probabilities(LOGITS, top_k=2), [0, 4 / 7, 0, 3 / 7], rtol=1e-14)
+
+
+def test_top_k_above_V_keeps_all():
+    assert next_token_probabilities(LOGITS, top_k=99).tobytes() == next_token_probabilities(LOGITS).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("top_p", "kept"), [(0.39, [1]), (0.4, [1]), (0.41, [1, 3]), (0.7, [1, 3]), (0.71, [1, 2, 3]), (1.0, [0, 1, 2, 3])]
+)
+def test_top_p_keeps_the_fewest_that_hold_p(top_p, kept):
+    assert np.flatnonzero(next_token_probabilities(LOGITS, top_p=top_p)).tolist() == kept
+
+
+@given(
+    st.lists(st.floats(-50, 50, allow_subnormal=False, width=32), min_size=1, max_size=20),
+    st.floats(0.01, 10),
+    st.none() | st.integers(1, 30),
+    st.none() | st.floats(0.01, 1),
+)
+def test_always_a_distribution_that_holds_the_likeliest(logits, temperature, top_k, top_p):
+    p = next_token_probabilities(np.array(logits, np.float32), temperature, top_k, top_p)
+    assert p.min() >= 0
+    assert abs(p.sum() - 1) < 1e-12
+    assert p[int(np.argmax(logits))] == p.max() > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"top_k": 0}, "top_k must be at least 1, got 0"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.5}, "top_p"),
+    ],
+)
+def test_settings_that_make_no_distribution(model, settings, message):
+    with pytest.raises(ValueError, match=message):
+        next_token_probabilities(LOGITS, **settings)
+    with pytest.raises(ValueError, match=message):
+        generate(model, [1], 1, **settings)
+
+
+def test_nan_logit_is_named():
+    with pytest.raises(ValueError, match=r"logits\[2\] is nan"):
+        next_token_probabilities(np.array([0.0, 1.0, np.nan]))
+
+
+def test_draw_follows_the_probabilities():
+    p = np.array([0.0, 0.5, 0.0, 0.3, 0.2, 0.0])
+    rng = np.random.default_rng(0)
+    counts = np.bincount([draw(p, rng) for _ in range(20_000)], minlength=6)
+    assert counts[[0, 2, 5]].tolist() == [0, 0, 0]
+    np.testing.assert_allclose(counts / 20_000, p, atol=0.02)
+
+
+class Always:
+    def __init__(self, u):
+        self.u = u
+
+    def random(self):
+        return self.u
+
+
+def test_draw_at_the_ends_of_u():
+    p = np.array([0.0, 0.1, 0.2, 0.7, 0.0])
+    assert draw(p, Always(0.0)) == 1
+    assert draw(p, Always(1.0)) == 3
+
+
+def test_seed_repeats_the_text(model):
+    first = list(generate(model, [1, 2], 30, seed=5))
+    assert first == list(generate(model, [1, 2], 30, seed=5))
+    assert first != list(generate(model, [1, 2], 30, seed=6))
+    assert len(first) == 30
+    assert all(0 <= token < CONFIG.V for token in first)
+
+
+def test_greedy_is_the_argmax_over_the_last_T_max_tokens(model):
+    ids = [1, 2, 3]
+    for token in generate(model, ids.copy(), 12, temperature=0):
+        logits, _ = model.forward(np.array([ids[-CONFIG.T_max :]]))
+        assert token == logits[0, -1].argmax()
+        ids.append(token)
+
+
+def test_long_prompt_is_cropped_to_its_end(model):
+    long = np.arange(20) % CONFIG.V
+    assert list(generate(model, long, 9)) == list(generate(model, long[-CONFIG.T_max :], 9))
+
+
+def test_prompt_is_not_changed(model):
+    prompt = [1, 2]
+    list(generate(model, prompt, 3))
+    assert prompt == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "n", "message"), [([], 1, "prompt is empty"), ([1], -1, "n must"), ([11], 1, r"idx\[0, 0\] is 11")]
+)
+def test_bad_prompt(model, prompt, n, message):
+    with pytest.raises(ValueError, match=message):
+        list(generate(model, prompt, n))
