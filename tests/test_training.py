@@ -1,0 +1,165 @@
+import math
+
+import numpy as np
+import pytest
+
+from numpy_gpt import Config, Model
+from numpy_gpt.ops import IGNORE_INDEX
+from numpy_gpt.training import Clock, Schedule, accumulate, evaluate, train
+
+CONFIG = Config(V=11, T_max=8, d=12, h=3, L=2)
+RNG = np.random.default_rng(0)
+TOKENS = RNG.integers(0, 11, 500)
+
+
+def small_model(seed=3):
+    model = Model(CONFIG, seed=seed, dtype="float64")
+    model.params.flat[:] += np.random.default_rng(1).normal(0, 0.1, model.params.flat.size)
+    return model
+
+
+def batch(B, n_ignored=0):
+    idx, targets = RNG.integers(0, 11, (2, B, 8))
+    targets.reshape(-1)[:n_ignored] = IGNORE_INDEX
+    return idx, targets
+
+
+def test_accumulated_micro_batches_equal_the_full_batch():
+    """Even though they count different numbers of targets (a mean of means would not)."""
+    model = small_model()
+    micro_batches = [batch(2, 13), batch(2), batch(2, 5), batch(2, 16)]
+    idx, targets = (np.concatenate(part) for part in zip(*micro_batches))
+    full = model.step(idx, targets)
+    step = accumulate(model, micro_batches)
+    assert step.loss == pytest.approx(float(full.loss), rel=1e-13)
+    np.testing.assert_allclose(step.grads.flat, full.grads.flat, rtol=0, atol=1e-14)
+    mean_of_means = np.mean([model.step(*micro_batch).grads.flat for micro_batch in micro_batches], axis=0)
+    assert np.abs(mean_of_means - full.grads.flat).max() > 1e-3
+
+
+def test_accumulated_gradients_are_bitwise_a_step_for_one_batch():
+    model = small_model()
+    one = batch(3)
+    assert accumulate(model, [one]).grads.flat.tobytes() == model.step(*one).grads.flat.tobytes()
+
+
+def test_accumulate_where_nothing_is_counted_is_zero():
+    step = accumulate(small_model(), [batch(2, 16), batch(2, 16)])
+    assert step.loss == 0
+    assert not step.grads.flat.any()
+
+
+def test_accumulate_writes_into_the_gradients_given():
+    model = small_model()
+    micro_batches = [batch(2), batch(2)]
+    grads = model.params.zeros_like()
+    grads.flat[:] = 7
+    step = accumulate(model, micro_batches, grads)
+    assert step.grads is grads
+    assert grads.flat.tobytes() == accumulate(model, micro_batches).grads.flat.tobytes()
+
+
+@pytest.mark.parametrize("n", [2, 9, 17, 20, 100])
+def test_evaluate_scores_every_token_after_the_first_once(n):
+    model, tokens = small_model(), TOKENS[:n]
+    nll = []
+    for start in range(0, n - 1, 8):
+        window = tokens[start : start + 9]
+        logits, _ = model.forward(window[None, :-1])
+        shifted = logits[0] - logits[0].max(-1, keepdims=True)
+        log_p = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+        nll += [-row[target] for row, target in zip(log_p, window[1:])]
+    assert len(nll) == n - 1
+    assert evaluate(model, tokens, B=3) == pytest.approx(np.mean(nll), rel=1e-12)
+
+
+def run(**changes):
+    model = small_model()
+    schedule = Schedule(**{"steps": 6, "B": 2, "warmup": 2, "eval_every": 4, "accumulate": 2, **changes})
+    return model, train(model, TOKENS[:400], TOKENS[400:], schedule)
+
+
+def test_a_run_repeats_bit_for_bit_from_its_seed():
+    (model_1, history_1), (model_2, history_2) = run(), run()
+    assert model_1.params.flat.tobytes() == model_2.params.flat.tobytes()
+    assert [p.loss for p in history_1] == [p.loss for p in history_2]
+    assert run(seed=1)[0].params.flat.tobytes() != model_1.params.flat.tobytes()
+
+
+def test_history_says_what_each_update_did():
+    _, history = run()
+    assert [p.step for p in history] == [1, 2, 3, 4, 5, 6]
+    assert [p.tokens for p in history] == [32 * step for step in range(1, 7)]
+    assert [p.held_out_loss is not None for p in history] == [False, False, False, True, False, True]
+    assert history[0].lr == pytest.approx(0.5e-3)
+    assert history[-1].lr == pytest.approx(1e-4)
+    assert all(p.grad_norm > 0 for p in history)
+    assert sum(history[-1].shares.values()) == pytest.approx(1)
+    assert set(history[-1].shares) == {"forward", "backward", "optimiser"}
+    assert 0 < history[0].seconds < history[-1].seconds
+
+
+def test_held_out_loss_is_that_of_the_model_returned():
+    model, history = run()
+    assert history[-1].held_out_loss == evaluate(model, TOKENS[400:])
+
+
+def test_training_learns_a_text_that_repeats():
+    tokens = np.tile(np.arange(11), 60)
+    model = Model(CONFIG)
+    schedule = Schedule(steps=120, B=8, lr=1e-2, min_lr=1e-3, warmup=10, eval_every=1000)
+    history = train(model, tokens[:500], tokens[500:], schedule)
+    assert history[0].loss == pytest.approx(math.log(11), rel=0.03)
+    assert history[-1].held_out_loss < 0.1
+
+
+def test_stop_is_asked_after_each_update_and_still_evaluates():
+    updates = []
+    schedule = Schedule(steps=50, B=2, eval_every=1000)
+    history = train(small_model(), TOKENS, TOKENS, schedule, updates.append, lambda: len(updates) == 2)
+    assert [p.step for p in history] == [1, 2, 3]
+    assert history[-1].held_out_loss is not None
+
+
+def test_non_finite_gradient_names_update_and_parameter_and_leaves_the_parameters():
+    model = small_model()
+    model.params["block.1.W_2"][3, 4] = np.inf
+    before = model.params.flat.tobytes()
+    with pytest.raises(FloatingPointError, match=r"update 1: the gradient of .* is nan at \[.*lower lr"):
+        train(model, TOKENS, TOKENS, Schedule(steps=2, B=2))
+    assert model.params.flat.tobytes() == before
+
+
+def test_text_shorter_than_a_window_says_so():
+    with pytest.raises(ValueError, match="9"):
+        train(small_model(), TOKENS[:8], TOKENS, Schedule(steps=1, B=2))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("steps", 0),
+        ("B", 0),
+        ("accumulate", -1),
+        ("eval_every", 0),
+        ("warmup", -1),
+        ("seed", -1),
+        ("min_lr", -1.0),
+        ("lr", 1e-5),
+        ("lr", math.inf),
+        ("clip", 0.0),
+        ("clip", math.nan),
+    ],
+)
+def test_schedule_refuses_a_number_outside_its_range(name, value):
+    with pytest.raises(ValueError, match=rf"{name} must be .*{value}"):
+        Schedule(**{name: value})
+
+
+def test_clock_adds_up_parts():
+    clock = Clock(np)
+    for name in ("forward", "backward", "forward"):
+        with clock(name):
+            pass
+    assert set(clock.seconds) == {"forward", "backward"}
+    assert sum(clock.shares().values()) == pytest.approx(1)
