@@ -1,0 +1,237 @@
+import csv
+import os
+import subprocess
+import sys
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from numpy_gpt.checkpoint import load_checkpoint
+from numpy_gpt.cli import main
+from numpy_gpt.run import Setup
+from numpy_gpt.training import Schedule
+
+QUICK = ["--preset", "tiny", "--steps", "4", "--B", "2", "--eval-every", "2", "--sample", "20", "--T", "8"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    words = rng.choice(["the ", "cat ", "sät ", "on ", "a ", "mat.\n"], 2000)
+    (tmp_path / "words.txt").write_text("".join(words), encoding="utf-8")
+    return tmp_path
+
+
+def train(*flags):
+    return main(["train", "--data", "words.txt", *QUICK, *flags])
+
+
+def error_line(capsys, argv):
+    """Run argv, which must fail with exit code 2, no traceback and one clear line; return the line."""
+    try:
+        status = main(argv)
+    except SystemExit as stop:  # argparse's own way out
+        status = stop.code
+    error = capsys.readouterr().err
+    assert status == 2
+    assert "Traceback" not in error
+    return error.splitlines()[-1]
+
+
+def test_train_tells_the_whole_story(capsys, folder):
+    assert train() == 0
+    told = " ".join(capsys.readouterr().out.split())
+    for part in ("words.txt", "L = 2", "parameters", "held-out loss", "tokens/s", "forward", "backward", "optimiser"):
+        assert part in told
+    for part in ("uniform, ln V", "unigram", "bigram", "this model", "A sample of 20 tokens"):
+        assert part in told
+    model, metadata = load_checkpoint("runs/001/model.safetensors")
+    assert f"{model.config.n_parameters():,} in float32" in told
+    assert metadata["step"] == 4
+    assert sorted(path.name for path in (folder / "runs/001").iterdir()) == [
+        "loss.csv",
+        "loss.png",
+        "model.safetensors",
+    ]
+
+
+def test_files_hold_what_they_promise(folder):
+    train()
+    with (folder / "runs/001/loss.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["step"] for row in rows] == ["1", "2", "3", "4"]
+    assert [bool(row["held_out_loss"]) for row in rows] == [False, True, False, True]
+    _, metadata = load_checkpoint("runs/001/model.safetensors")
+    assert metadata["held_out_loss"] == float(rows[-1]["held_out_loss"])
+    assert (folder / "runs/001/loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_repeats_bit_for_bit(folder):
+    train()
+    train()
+    train("--seed", "1")
+    one, two, other = ((folder / f"runs/00{n}/model.safetensors").read_bytes() for n in (1, 2, 3))
+    assert one == two
+    assert one != other
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--tokenizer", "bytes"],
+        ["--tokenizer", "gpt2", "--d", "8", "--h", "2", "--L", "1"],
+        ["--norm", "post", "--gelu", "exact", "--no-tie"],
+        ["--no-causal", "--no-scale", "--dtype", "float64", "--accumulate", "2"],
+    ],
+)
+def test_train_with_other_settings_and_sample_from_it(flags, capsys):
+    assert train(*flags) == 0
+    capsys.readouterr()
+    assert main(["sample", "--prompt", "the cat", "--n", "10", "--top-k", "5", "--top-p", "0.9"]) == 0
+    assert capsys.readouterr().out.startswith("the cat")
+
+
+def test_sample_repeats_by_seed(capsys):
+    train()
+    capsys.readouterr()
+    texts = []
+    for seed in ("1", "1", "2"):
+        assert main(["sample", "runs/001", "--seed", seed, "--n", "40", "--temperature", "1"]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_sample_says_that_it_crops_a_long_prompt(capsys):
+    train()
+    capsys.readouterr()
+    assert main(["sample", "--prompt", "the cat on the mat", "--n", "3"]) == 0
+    assert "the model sees its last 8" in capsys.readouterr().out
+
+
+def test_sample_takes_the_newest_run(folder, capsys):
+    train()
+    train("--out", "runs/older", "--seed", "9")
+    os.utime(folder / "runs/older/model.safetensors", (1, 1))
+    capsys.readouterr()
+    main(["sample"])
+    newest = capsys.readouterr().out
+    main(["sample", "runs/001/model.safetensors"])
+    assert newest == capsys.readouterr().out
+
+
+def test_results_are_not_overwritten_unless_told(folder, capsys):
+    train("--out", "results")
+    before = (folder / "results/model.safetensors").read_bytes()
+    argv = ["train", "--data", "words.txt", *QUICK, "--out", "results", "--seed", "1"]
+    assert "--overwrite" in error_line(capsys, argv)
+    assert (folder / "results/model.safetensors").read_bytes() == before
+    assert main([*argv, "--overwrite"]) == 0
+    assert (folder / "results/model.safetensors").read_bytes() != before
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--data", "absent.txt"], ["absent.txt"]),
+        (["--data", "."], ["."]),
+        (["--preset", "gpt5"], ["gpt5", "gpt2-medium"]),
+        (["--tokenizer", "words"], ["words", "gpt2"]),
+        (["--h", "5"], ["48", "5", "nearest h"]),
+        (["--steps", "0"], ["steps", "0"]),
+        (["--steps", "many"], ["--steps", "many"]),
+        (["--lr", "nan"], ["lr", "nan"]),
+        (["--weight-decay", "-1"], ["weight_decay", "-1"]),
+        (["--beta2", "1"], ["beta2", "1"]),
+        (["--T", "100000"], ["100001"]),
+        (["--dtype", "float16"], ["dtype", "float16"]),
+        (["--device", "tpu"], ["device", "tpu"]),
+        (["--norm", "none"], ["norm", "none"]),
+        (["--sample", "-1"], ["sample", "-1"]),
+        (["--validation", "2"], ["validation", "2"]),
+        (["--out", "words.txt/x"], ["words.txt"]),
+    ],
+)
+def test_mistakes_are_one_clear_line_and_leave_nothing(flags, words, capsys, folder):
+    line = error_line(capsys, ["train", "--data", "words.txt", *QUICK, *flags])
+    for word in words:
+        assert word in line
+    assert not list(folder.glob("**/*.safetensors"))
+    assert not list(folder.glob("runs/*"))
+
+
+def test_text_that_is_not_utf8(capsys, folder):
+    (folder / "latin.txt").write_bytes("naïve ".encode("latin-1") * 100)
+    line = error_line(capsys, ["train", "--data", "latin.txt", *QUICK])
+    assert "latin.txt" in line
+    assert "2" in line
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], ["runs"]),
+        (["absent.safetensors"], ["absent.safetensors"]),
+        (["words.txt"], ["words.txt"]),
+    ],
+)
+def test_sample_without_a_checkpoint(argv, words, capsys):
+    line = error_line(capsys, ["sample", *argv])
+    for word in words:
+        assert word in line
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        (["--prompt", "€uro"], "'€'"),
+        (["--temperature", "-1"], "temperature"),
+        (["--top-k", "0"], "top_k"),
+        (["--top-p", "2"], "top_p"),
+        (["--n", "-1"], "n must"),
+    ],
+)
+def test_sample_mistakes(flags, word, capsys):
+    train()
+    capsys.readouterr()
+    assert word in error_line(capsys, ["sample", *flags])
+
+
+def test_diverged_run_says_so_and_leaves_nothing(capsys, folder):
+    assert train("--lr", "1e30", "--warmup", "0") == 1
+    assert "gradient of" in capsys.readouterr().err
+    assert not list(folder.glob("runs/*"))
+
+
+def test_help_shows_every_setting_with_its_default(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for item in (*fields(Setup), *fields(Schedule)):
+        assert f"--{item.name.replace('_', '-')}" in text
+        entry = text.split(item.metadata["help"], 1)[1]
+        if item.default is not None:
+            assert entry.startswith(f" (default: {item.default})")
+        else:
+            assert "default: " in item.metadata["help"]
+
+
+def test_python_dash_m():
+    result = subprocess.run(
+        [sys.executable, "-m", "numpy_gpt", "train", "--data", "words.txt", *QUICK],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=True,
+        env={**os.environ, "PYTHONWARNINGS": "error", "PYTHONIOENCODING": "utf-8"},
+    )
+    assert "this model" in result.stdout
+    assert result.stderr == ""
+
+
+def test_output_into_a_closed_pipe_is_no_traceback(folder):
+    train()
+    command = f"{sys.executable} -m numpy_gpt sample --n 2000 | head -c 1"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert "Traceback" not in result.stderr
