@@ -92,7 +92,9 @@ def main() -> None:
     golden["losses"] = torch.stack(losses)
     golden |= {f"final.{name}": parameter.detach() for name, parameter in parameters.items()}
     metadata = {"torch": torch.__version__.partition("+")[0]}
-    save_file({k: t.contiguous() for k, t in golden.items()}, Path(__file__).parent / "gpt2_small.safetensors", metadata)
+    save_file(
+        {k: t.contiguous() for k, t in golden.items()}, Path(__file__).parent / "gpt2_small.safetensors", metadata
+    )
 
 
 if __name__ == "__main__":
