@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
-from .backend import Array, synchronize
+from .accumulation import Accumulator, Clock
 from .data import ordered_windows, windows
-from .model import Model, Step
+from .model import Model
 from .ops import IGNORE_INDEX
 from .optim import AdamW, clip_by_global_norm, warmup_cosine
-from .parameters import Parameters
+
+SMALL_MODEL = 10_000_000  # parameters; above, BLAS keeps the cores busy by itself
 
 
 def setting(default: Any, help: str) -> Any:
@@ -43,12 +43,18 @@ class Schedule:
     weight_decay: float = setting(0.1, "AdamW's decoupled decay, on the matrices alone")
     clip: float = setting(1.0, "largest global norm of the gradients")
     eval_every: int = setting(250, "updates between two looks at the held-out text")
+    workers: int | None = setting(
+        None,
+        f"threads that share a micro-batch; default: 2 on a CPU for models under {SMALL_MODEL:,} parameters, else 1",
+    )
     seed: int = setting(0, "decides weights, batches and sample")
 
     def __post_init__(self) -> None:
         for name in ("steps", "B", "accumulate", "eval_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.workers is not None and self.workers < 1:
+            raise ValueError(f"workers must be at least 1, got {self.workers}")
         for name in ("warmup", "seed", "min_lr"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
@@ -70,55 +76,6 @@ class Progress:
     tokens: int  # trained on since the start
     shares: dict[str, float]  # of the seconds: forward, backward, optimiser
     held_out_loss: float | None = None  # where this update was followed by an evaluation
-
-
-class Clock:
-    """Adds up the seconds spent in named parts."""
-
-    def __init__(self, xp: ModuleType) -> None:
-        self.xp = xp
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        synchronize(self.xp)
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-
-    def shares(self) -> dict[str, float]:
-        """Return each part's share of the seconds of all parts."""
-        total = sum(self.seconds.values())
-        return {name: seconds / total for name, seconds in self.seconds.items()}
-
-
-def accumulate(
-    model: Model,
-    micro_batches: Sequence[tuple[Array, Array]],
-    grads: Parameters | None = None,
-    clock: Clock | None = None,
-) -> Step:
-    """Return the loss and gradients of several (idx, targets), as if they were one batch.
-
-    A micro-batch's loss is the mean over its n_i counted targets; weighted by n_i / Σ n_i they
-    add up to the mean over all, however the n_i differ. grads as in `Model.backward`.
-    """
-    clock = clock or Clock(model.xp)
-    grads = model.params.zeros_like() if grads is None else grads
-    counts = [int((targets != IGNORE_INDEX).sum()) for _, targets in micro_batches]
-    total_loss, part = 0.0, grads
-    for number, ((idx, targets), count) in enumerate(zip(micro_batches, counts)):
-        weight = count / max(sum(counts), 1)
-        if number == 1:
-            part = grads.zeros_like()
-        with clock("forward"):
-            loss, cache = model.loss_forward(idx, targets)
-            total_loss += weight * float(loss)
-        with clock("backward"):
-            model.loss_backward(weight, cache, part)
-            if number > 0:
-                grads.flat += part.flat
-    return Step(total_loss, grads)
 
 
 def evaluate(model: Model, tokens: np.ndarray, B: int = 32) -> float:
@@ -151,30 +108,39 @@ def train(
     nan; the parameters are then as the update before left them.
     """
     T = model.config.T_max
+    workers = schedule.workers or (2 if model.xp is np and model.params.flat.size < SMALL_MODEL else 1)
     rng = np.random.default_rng([schedule.seed, 1])  # apart from the stream that drew the weights
-    optimiser = AdamW(model.params, schedule.lr, (schedule.beta1, schedule.beta2), weight_decay=schedule.weight_decay)
-    grads = model.params.zeros_like()
+    betas = (schedule.beta1, schedule.beta2)
+    optimiser = AdamW(model.params, schedule.lr, betas, weight_decay=schedule.weight_decay)
     clock = Clock(model.xp)
+    accumulator = Accumulator(model, workers, clock)
     history: list[Progress] = []
-    for step in range(schedule.steps):
-        batch = [windows(train_tokens, schedule.B, T, rng) for _ in range(schedule.accumulate)]
-        lr = warmup_cosine(step, schedule.lr, schedule.min_lr, schedule.warmup, schedule.steps)
-        with np.errstate(over="ignore", invalid="ignore"):  # clipping names the parameter instead
-            loss, grads = accumulate(model, batch, grads, clock)
+    seconds = 0.0
+    with threadpool_limits(1 if workers > 1 else None, user_api="blas"):
+        for step in range(schedule.steps):
+            start = time.perf_counter()
+            lr = warmup_cosine(step, schedule.lr, schedule.min_lr, schedule.warmup, schedule.steps)
+            micro_batches: list[tuple[np.ndarray, np.ndarray]] = []
+            for _ in range(schedule.accumulate):
+                idx, targets = windows(train_tokens, schedule.B, T, rng)  # (B, T)
+                shards = min(workers, schedule.B)
+                micro_batches += zip(np.array_split(idx, shards), np.array_split(targets, shards))
+            loss, grads = accumulator.step(micro_batches)
             with clock("optimiser"):
                 try:
                     norm = clip_by_global_norm(grads, schedule.clip)
                 except FloatingPointError as error:
                     raise FloatingPointError(f"update {step + 1}: {error}; a lower lr may help") from error
                 optimiser.update(grads, lr)
-        done = step + 1
-        tokens = done * schedule.accumulate * schedule.B * T
-        progress = Progress(done, float(loss), lr, norm, sum(clock.seconds.values()), tokens, clock.shares())
-        stopping = stop() or done == schedule.steps
-        if stopping or done % schedule.eval_every == 0:
-            progress.held_out_loss = evaluate(model, held_out_tokens)
-        history.append(progress)
-        report(progress)
-        if stopping:
-            break
+            seconds += time.perf_counter() - start
+            done = step + 1
+            tokens = done * schedule.accumulate * schedule.B * T
+            progress = Progress(done, float(loss), lr, norm, seconds, tokens, clock.shares())
+            stopping = stop() or done == schedule.steps
+            if stopping or done % schedule.eval_every == 0:
+                progress.held_out_loss = evaluate(model, held_out_tokens)
+            history.append(progress)
+            report(progress)
+            if stopping:
+                break
     return history

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from numpy_gpt import Config, Model
-from numpy_gpt.ops import IGNORE_INDEX
-from numpy_gpt.training import Clock, Schedule, accumulate, evaluate, train
+from numpy_gpt.training import Schedule, evaluate, train
 
 CONFIG = Config(V=11, T_max=8, d=12, h=3, L=2)
 RNG = np.random.default_rng(0)
@@ -16,47 +15,6 @@ def small_model(seed=3):
     model = Model(CONFIG, seed=seed, dtype="float64")
     model.params.flat[:] += np.random.default_rng(1).normal(0, 0.1, model.params.flat.size)
     return model
-
-
-def batch(B, n_ignored=0):
-    idx, targets = RNG.integers(0, 11, (2, B, 8))
-    targets.reshape(-1)[:n_ignored] = IGNORE_INDEX
-    return idx, targets
-
-
-def test_accumulated_micro_batches_equal_the_full_batch():
-    """Even though they count different numbers of targets (a mean of means would not)."""
-    model = small_model()
-    micro_batches = [batch(2, 13), batch(2), batch(2, 5), batch(2, 16)]
-    idx, targets = (np.concatenate(part) for part in zip(*micro_batches))
-    full = model.step(idx, targets)
-    step = accumulate(model, micro_batches)
-    assert step.loss == pytest.approx(float(full.loss), rel=1e-13)
-    np.testing.assert_allclose(step.grads.flat, full.grads.flat, rtol=0, atol=1e-14)
-    mean_of_means = np.mean([model.step(*micro_batch).grads.flat for micro_batch in micro_batches], axis=0)
-    assert np.abs(mean_of_means - full.grads.flat).max() > 1e-3
-
-
-def test_accumulated_gradients_are_bitwise_a_step_for_one_batch():
-    model = small_model()
-    one = batch(3)
-    assert accumulate(model, [one]).grads.flat.tobytes() == model.step(*one).grads.flat.tobytes()
-
-
-def test_accumulate_where_nothing_is_counted_is_zero():
-    step = accumulate(small_model(), [batch(2, 16), batch(2, 16)])
-    assert step.loss == 0
-    assert not step.grads.flat.any()
-
-
-def test_accumulate_writes_into_the_gradients_given():
-    model = small_model()
-    micro_batches = [batch(2), batch(2)]
-    grads = model.params.zeros_like()
-    grads.flat[:] = 7
-    step = accumulate(model, micro_batches, grads)
-    assert step.grads is grads
-    assert grads.flat.tobytes() == accumulate(model, micro_batches).grads.flat.tobytes()
 
 
 @pytest.mark.parametrize("n", [2, 9, 17, 20, 100])
@@ -84,6 +42,16 @@ def test_a_run_repeats_bit_for_bit_from_its_seed():
     assert model_1.params.flat.tobytes() == model_2.params.flat.tobytes()
     assert [p.loss for p in history_1] == [p.loss for p in history_2]
     assert run(seed=1)[0].params.flat.tobytes() != model_1.params.flat.tobytes()
+
+
+def test_workers_change_nothing_but_rounding():
+    (model_1, history_1), (model_2, history_2) = run(workers=1), run(workers=2)
+    np.testing.assert_allclose([p.loss for p in history_1], [p.loss for p in history_2], rtol=1e-12)
+    np.testing.assert_allclose(model_1.params.flat, model_2.params.flat, rtol=0, atol=1e-9)
+
+
+def test_more_workers_than_windows():
+    assert len(run(workers=5, accumulate=1)[1]) == 6
 
 
 def test_history_says_what_each_update_did():
@@ -141,6 +109,7 @@ def test_text_shorter_than_a_window_says_so():
         ("steps", 0),
         ("B", 0),
         ("accumulate", -1),
+        ("workers", 0),
         ("eval_every", 0),
         ("warmup", -1),
         ("seed", -1),
@@ -154,12 +123,3 @@ def test_text_shorter_than_a_window_says_so():
 def test_schedule_refuses_a_number_outside_its_range(name, value):
     with pytest.raises(ValueError, match=rf"{name} must be .*{value}"):
         Schedule(**{name: value})
-
-
-def test_clock_adds_up_parts():
-    clock = Clock(np)
-    for name in ("forward", "backward", "forward"):
-        with clock(name):
-            pass
-    assert set(clock.seconds) == {"forward", "backward"}
-    assert sum(clock.shares().values()) == pytest.approx(1)
