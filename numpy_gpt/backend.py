@@ -7,6 +7,7 @@ stands here and nowhere else.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Iterator
 from types import ModuleType
@@ -60,6 +61,21 @@ def synchronize(xp: ModuleType) -> None:
     """Wait until the device has finished what it was given. NumPy always has."""
     if xp is not np:
         xp.cuda.get_current_stream().synchronize()
+
+
+def keep_freed_memory() -> None:
+    """Ask the C library to keep the memory of freed arrays for the next ones (glibc; elsewhere nothing).
+
+    By default it hands the memory of large arrays back to the system, and every step pays for
+    each page again. The process then stays as large as its largest step.
+    """
+    if sys.platform != "linux":
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+        mallopt(M_MMAP_THRESHOLD, 2**25)  # the largest that glibc takes
 
 
 def scatter_add(target: Array, ids: Array, rows: Array) -> None:

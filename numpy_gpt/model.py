@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .backend import Array
+from .backend import Array, keep_freed_memory
 from .config import Config
 from .ops import (
     IGNORE_INDEX,
@@ -53,6 +53,8 @@ class Model:
     def __init__(self, config: Config, seed: int | None = 0, dtype: str = "float32", xp: ModuleType = np) -> None:
         if np.dtype(dtype) not in (np.float32, np.float64):
             raise ValueError(f"dtype must be float32 or float64, got {dtype!r}")
+        if xp is np:
+            keep_freed_memory()
         self.config, self.xp = config, xp
         self.params = Parameters(config.parameter_shapes(), dtype, xp)
         if seed is not None:

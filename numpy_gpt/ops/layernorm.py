@@ -17,10 +17,11 @@ def layernorm_forward(x: Array, gamma: Array, beta: Array, eps: float = 1e-5) ->
     check_features(x, gamma.shape[0], "x", f"gamma {gamma.shape}")
     xp = array_module(x)
     xhat = x - x.mean(axis=-1, keepdims=True)  # (..., d)
-    var = (xhat * xhat).mean(axis=-1, keepdims=True)  # (..., 1)
+    var = row_dot(xhat, xhat) / x.shape[-1]  # (..., 1)
     rstd = 1 / xp.sqrt(var + eps)  # (..., 1)
     xhat *= rstd
-    y = gamma * xhat + beta
+    y = xhat * gamma
+    y += beta
     return y, (xhat, rstd, gamma)
 
 
@@ -37,12 +38,18 @@ def layernorm_backward(dy: Array, cache: tuple, out: tuple = (None, None)) -> tu
     xhat, rstd, gamma = cache
     dgamma, dbeta = out
     d = gamma.shape[0]
-    # y = gamma * xhat + beta
+    # y = xhat * gamma + beta
     dgamma = (dy * xhat).reshape(-1, d).sum(axis=0, out=dgamma)
     dbeta = dy.reshape(-1, d).sum(axis=0, out=dbeta)
-    dxhat = dy * gamma  # (..., d)
+    dx = dy * gamma  # (..., d)  g
     # xhat = (x - mean) * rstd
-    dx = dxhat - dxhat.mean(axis=-1, keepdims=True)
-    dx -= xhat * (dxhat * xhat).mean(axis=-1, keepdims=True)
+    g_xhat = row_dot(dx, xhat) / d  # (..., 1)
+    dx -= dx.mean(axis=-1, keepdims=True)
+    dx -= xhat * g_xhat
     dx *= rstd
     return dx, dgamma, dbeta
+
+
+def row_dot(a: Array, b: Array) -> Array:
+    """Σ a·b over the last axis, which is kept: (..., d), (..., d) -> (..., 1), in one pass."""
+    return array_module(a).einsum("...i,...i->...", a, b)[..., None]
