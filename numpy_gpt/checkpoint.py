@@ -18,6 +18,7 @@ from .model import Model
 
 HEADER = "numpy_gpt"  # the one key of the file's own metadata; several would come in an order that varies
 FORMAT = 1
+LARGEST_SIZE = 2**20  # of V, T_max, d, h, L: keeps a file made to hurt from costing time and memory
 
 
 @contextmanager
@@ -82,8 +83,8 @@ def load_checkpoint(path: Path | str, xp: ModuleType = np) -> tuple[Model, dict[
             config = header.pop("config", None)
             if not isinstance(config, dict):
                 raise ValueError("holds no config")
+            _check_shapes(file, config)
             model = Model(Config.from_dict(config), seed=None, dtype=_dtype(file), xp=xp)
-            _check_names(set(file.keys()), set(model.params))
             for name in model.params:
                 model.params[name] = xp.asarray(file.get_tensor(name))
     except (ValueError, SafetensorError) as error:
@@ -99,7 +100,19 @@ def _dtype(file: Any) -> str:
     return names[dtypes[0]]
 
 
-def _check_names(found: set[str], expected: set[str]) -> None:
-    for names, what in ((expected - found, "missing"), (found - expected, "unknown")):
+def _check_shapes(file: Any, config: dict[str, Any]) -> None:
+    """Raise ValueError unless the file holds the config's parameters, before anything is made of their size."""
+    for size in ("V", "T_max", "d", "h", "L"):
+        if isinstance(config.get(size), int) and config[size] > LARGEST_SIZE:
+            raise ValueError(f"Config.{size} is {config[size]}, above {LARGEST_SIZE}")
+    found = set(file.keys())
+    if isinstance(config.get("L"), int) and config["L"] > len(found):
+        raise ValueError(f"Config.L is {config['L']}, but there are {len(found)} parameters in all")
+    expected = Config.from_dict(config).parameter_shapes()
+    for names, what in ((expected.keys() - found, "missing"), (found - expected.keys(), "unknown")):
         if names:
             raise ValueError(f"{what} parameter: {', '.join(sorted(names))}")
+    for name, shape in expected.items():
+        shape_found = tuple(file.get_slice(name).get_shape())
+        if shape_found != shape:
+            raise ValueError(f"{name} has shape {shape_found}, its config says {shape}")

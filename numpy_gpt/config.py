@@ -50,8 +50,9 @@ class Config:
         if not self.eps > 0:
             raise ValueError(f"Config.eps must be above 0, got {self.eps!r}")
         if self.d % self.h:
-            divisors = [h for h in range(1, self.d + 1) if self.d % h == 0]
-            nearest = min(divisors, key=lambda h: (abs(h - self.h), h))
+            below = (h for h in range(min(self.h, self.d), 0, -1) if self.d % h == 0)
+            above = (h for h in range(self.h, self.d + 1) if self.d % h == 0)
+            nearest = min(next(below), next(above, self.d), key=lambda h: abs(h - self.h))
             raise ValueError(
                 f"d = {self.d} is not divisible by h = {self.h} heads; the nearest h that divides it is {nearest}"
             )

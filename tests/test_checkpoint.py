@@ -108,6 +108,14 @@ def test_config_that_makes_no_model(saved):
         load_checkpoint(saved)
 
 
+@pytest.mark.parametrize("size", ["V", "T_max", "d", "h", "L"])
+@pytest.mark.parametrize("value", [10**15, 2**19 - 1])
+def test_config_made_to_hurt_is_refused_at_once(saved, size, value):
+    rewrite(saved, config=CONFIG.to_dict() | {size: value})
+    with pytest.raises(ValueError, match=r"model\.safetensors: "):
+        load_checkpoint(saved)
+
+
 def test_missing_parameter_is_named(saved):
     rewrite(saved, lambda tensors: tensors.pop("block.1.W_o"))
     with pytest.raises(ValueError, match=r"missing parameter: block\.1\.W_o"):
@@ -122,7 +130,7 @@ def test_unknown_parameter_is_named(saved):
 
 def test_wrong_shape_is_named(saved):
     rewrite(saved, lambda tensors: tensors.update(W_pe=np.zeros((6, 9), np.float32)))
-    with pytest.raises(ValueError, match=r"W_pe has shape \(6, 8\), got \(6, 9\)"):
+    with pytest.raises(ValueError, match=r"W_pe has shape \(6, 9\), its config says \(6, 8\)"):
         load_checkpoint(saved)
 
 
