@@ -33,6 +33,13 @@ def sample(args: argparse.Namespace) -> int:
     return 0
 
 
+def convert(args: argparse.Namespace) -> int:
+    from .pretrained import convert
+
+    print(f"Wrote {convert(args.source, args.target, args.overwrite)}")
+    return 0
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     from .run import Setup
@@ -62,6 +69,11 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--top-p", type=float, default=None, help="draw from the fewest tokens that hold p together")
     sub.add_argument("--seed", type=int, default=0, help="the same seed draws the same text")
     sub.add_argument("--device", default="cpu", help="'cpu' or 'cuda'")
+
+    sub = command("convert", convert, "bring GPT-2's weights from Hugging Face's files to a checkpoint, or back")
+    sub.add_argument("source", help="a folder of Hugging Face's, a name there ('gpt2'), or a checkpoint of ours")
+    sub.add_argument("target", help="the checkpoint to write, or the folder if the source is a checkpoint")
+    sub.add_argument("--overwrite", action="store_true", help="replace what target holds already")
     return top
 
 

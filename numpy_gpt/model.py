@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
@@ -76,6 +77,19 @@ class Model:
                 std = 0.02 / math.sqrt(2 * self.config.L) if name.endswith(("W_o", "W_2")) else 0.02
                 weights = rng.standard_normal(parameter.shape, dtype=np.float32) * np.float32(std)
                 parameter[...] = self.xp.asarray(weights)
+
+    @classmethod
+    def from_pretrained(cls, path_or_name: Path | str, dtype: str = "float32", xp: ModuleType = np) -> Model:
+        """Return a GPT-2 from Hugging Face's files, or by its name there ("gpt2"); see `pretrained`."""
+        from .pretrained import load_pretrained
+
+        return load_pretrained(path_or_name, dtype, xp)
+
+    def save_pretrained(self, folder: Path | str) -> None:
+        """Write config.json and model.safetensors into folder as Hugging Face keeps them; see `pretrained`."""
+        from .pretrained import save_pretrained
+
+        save_pretrained(self, folder)
 
     @property
     def dtype(self) -> np.dtype:

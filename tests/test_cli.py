@@ -198,6 +198,17 @@ def test_sample_mistakes(flags, word, capsys):
     assert word in error_line(capsys, ["sample", *flags])
 
 
+def test_convert_there_and_back(folder, capsys):
+    train()
+    assert main(["convert", "runs/001", "theirs"]) == 0
+    assert sorted(path.name for path in (folder / "theirs").iterdir()) == ["config.json", "model.safetensors"]
+    assert main(["convert", "theirs", "ours.safetensors"]) == 0
+    assert "Wrote ours.safetensors" in capsys.readouterr().out
+    before, after = (load_checkpoint(path)[0] for path in ("runs/001/model.safetensors", "ours.safetensors"))
+    assert after.params.flat.tobytes() == before.params.flat.tobytes()
+    assert "overwrite" in error_line(capsys, ["convert", "theirs", "ours.safetensors"])
+
+
 def test_diverged_run_says_so_and_leaves_nothing(capsys, folder):
     assert train("--lr", "1e30", "--warmup", "0") == 1
     assert "gradient of" in capsys.readouterr().err

@@ -1,0 +1,429 @@
+"""GPT-2's weights as Hugging Face keeps them, in and out: model.safetensors beside a config.json.
+
+Both sides hold a weight as (in, out), y = x @ W + b, and fuse q, k and v in the same order, so
+that a conversion renames and never transposes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+from collections.abc import Collection
+from pathlib import Path, PureWindowsPath
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .backend import to_numpy
+from .checkpoint import HEADER, LARGEST_SIZE, atomic_write, load_checkpoint, save_checkpoint
+from .config import Config
+from .model import Model
+from .tokenizer import GPT2Tokenizer
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+
+# Our names and theirs, which may have `transformer.` before them: all but the head's.
+PREFIX = "transformer."
+NAMES = {
+    "W_te": "wte.weight",
+    "W_pe": "wpe.weight",
+    "ln_f.gamma": "ln_f.weight",
+    "ln_f.beta": "ln_f.bias",
+    "W_head": "lm_head.weight",
+}
+NAMES_IN_BLOCK = {
+    "ln_1.gamma": "ln_1.weight",
+    "ln_1.beta": "ln_1.bias",
+    "W_qkv": "attn.c_attn.weight",
+    "b_qkv": "attn.c_attn.bias",
+    "W_o": "attn.c_proj.weight",
+    "b_o": "attn.c_proj.bias",
+    "ln_2.gamma": "ln_2.weight",
+    "ln_2.beta": "ln_2.bias",
+    "W_1": "mlp.c_fc.weight",
+    "b_1": "mlp.c_fc.bias",
+    "W_2": "mlp.c_proj.weight",
+    "b_2": "mlp.c_proj.bias",
+}
+MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # the causal mask, which older files keep; no weight
+
+# Our Config's names and those of their config.json, and what a GPT-2 of ours cannot be.
+SIZES = {"V": "vocab_size", "T_max": "n_positions", "d": "n_embd", "h": "n_head", "L": "n_layer"}
+SWITCHES = {"tie": "tie_word_embeddings", "scale": "scale_attn_weights"}
+GELU = {"gelu_new": "tanh", "gelu": "exact"}
+UNSUPPORTED = (
+    "scale_attn_by_inverse_layer_idx",
+    "reorder_and_upcast_attn",
+    "add_cross_attention",
+    "pruned_heads",
+    "quantization_config",
+)
+
+HUB_NAMES = {
+    "gpt2": "openai-community/gpt2",
+    "gpt2-medium": "openai-community/gpt2-medium",
+    "gpt2-large": "openai-community/gpt2-large",
+    "gpt2-xl": "openai-community/gpt2-xl",
+    "distilgpt2": "distilbert/distilgpt2",
+}
+OWNER_AND_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+
+DTYPES = {"BF16": "<u2", "F16": "<f2", "F32": "<f4", "F64": "<f8"}
+
+
+class StoredTensor(NamedTuple):
+    """One tensor of a safetensors file: where its numbers lie, and as what."""
+
+    file: Path
+    dtype: str  # one of DTYPES, or of those that hold no weights of a GPT-2
+    shape: tuple[int, ...]
+    offset: int
+
+    def read(self) -> np.ndarray:
+        """Return the numbers; each keeps its value, BF16 as a float32."""
+        numbers = np.fromfile(self.file, DTYPES[self.dtype], math.prod(self.shape), offset=self.offset)
+        if self.dtype == "BF16":  # the upper half of a float32's bits
+            bits = numbers.astype("<u4")
+            bits <<= 16
+            numbers = bits.view("<f4")
+        return numbers.reshape(self.shape)
+
+
+def load_pretrained(path_or_name: Path | str, dtype: str = "float32", xp: ModuleType = np) -> Model:
+    """Return the GPT-2 that a Hugging Face folder holds, in dtype and on xp's device.
+
+    path_or_name  a folder with config.json and model.safetensors (or its shards and their index),
+                  a .safetensors file with config.json beside it, or, where neither is there, a name
+                  to download by: "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2", or
+                  "owner/name" (extra `hub`). Nothing but the two files is fetched, and no pickle read.
+
+    F32, F16 and BF16 weights keep their exact values; so do F64's, which need dtype "float64".
+    Tensors are read one at a time: memory is the parameters and the largest tensor.
+
+    Raises ValueError, naming the file and the item, for a missing, unknown or misshapen weight, one
+    that is not finite, an option of the architecture that this model does not have, a damaged file,
+    and a name that cannot be downloaded.
+    """
+    return load_files(*find_files(path_or_name), dtype, xp)
+
+
+def load_files(config_file: Path, weights: Path, dtype: str, xp: ModuleType = np) -> Model:
+    """Return the GPT-2 of a config.json and its weights: one safetensors file, or the index of several."""
+    tensors = read_tensors(weights)
+    config = read_config(config_file)
+    check_tensors(tensors, config, weights)
+    model = Model(config, seed=None, dtype=dtype, xp=xp)
+    for name in model.params:
+        tensor = tensors[hub_name(name)]
+        if tensor.dtype == "F64" and model.dtype != np.float64:
+            raise ValueError(f"{tensor.file}: {hub_name(name)} is F64, which {model.dtype} rounds; load it as float64")
+        numbers = tensor.read()
+        check_finite(numbers, f"{tensor.file}: {hub_name(name)}")
+        model.params[name] = xp.asarray(numbers)
+    return model
+
+
+def save_pretrained(model: Model, folder: Path | str) -> None:
+    """Write model to folder as config.json and model.safetensors, which transformers loads as a GPT-2.
+
+    Both are written whole before either replaces an older one.
+
+    Raises ValueError for a model that Hugging Face's GPT-2 cannot be (norm="post", causal=False),
+    and OSError where a file cannot be written; older files are then untouched.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    values = config_to_hub(model.config, str(model.dtype))
+    tensors = {saved_name(name): to_numpy(parameter) for name, parameter in model.params.items()}
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_write(folder / CONFIG) as config_file, atomic_write(folder / WEIGHTS) as weights_file:
+        config_file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        try:
+            save_file(tensors, weights_file, {"format": "pt"})  # older transformers refuse a file without it
+        except SafetensorError as error:
+            raise OSError(f"{folder / WEIGHTS}: {error}") from error
+
+
+def convert(source: Path | str, target: Path | str, overwrite: bool = False) -> Path:
+    """Convert Hugging Face's files to our checkpoint, or our checkpoint to theirs; return what was written.
+
+    source  our checkpoint, or a folder that holds it as model.safetensors: target is then the folder
+            for Hugging Face's two files. Anything else that `load_pretrained` takes: target is then
+            the checkpoint, or a folder for it to stand in as model.safetensors
+
+    Every weight keeps its bits, but that F16 and BF16 become float32. With V = 50257 the checkpoint
+    gets GPT-2's tokenizer.
+
+    Raises ValueError as `load_pretrained` and `load_checkpoint` do, and, without overwrite, where
+    a file that would be written is there already.
+    """
+    target = Path(target)
+    checkpoint = find_checkpoint(source)
+    if checkpoint is not None:
+        check_absent([target / CONFIG, target / WEIGHTS, target / INDEX], overwrite)
+        model, _ = load_checkpoint(checkpoint)
+        save_pretrained(model, target)
+        return target
+    if target.suffix != ".safetensors":
+        target = target / WEIGHTS
+    check_absent([target], overwrite)
+    config_file, weights = find_files(source)
+    precise = any(tensor.dtype == "F64" for tensor in read_tensors(weights).values())
+    model = load_files(config_file, weights, "float64" if precise else "float32")
+    metadata = {"tokenizer": GPT2Tokenizer().to_dict()} if model.config.V == GPT2Tokenizer.V else {}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    save_checkpoint(target, model, **metadata)
+    return target
+
+
+def check_absent(paths: list[Path], overwrite: bool) -> None:
+    """Raise ValueError for the first path that is there, unless it may be overwritten."""
+    for path in paths:
+        if path.exists() and not overwrite:
+            raise ValueError(f"{path} is there already; choose another target, or overwrite it")
+
+
+# Names
+
+
+def hub_name(name: str) -> str:
+    """Return Hugging Face's name of our parameter, without the prefix."""
+    if name in NAMES:
+        return NAMES[name]
+    _, number, short_name = name.split(".", 2)
+    return f"h.{number}.{NAMES_IN_BLOCK[short_name]}"
+
+
+def saved_name(name: str) -> str:
+    """Return Hugging Face's name of our parameter, as its GPT-2 with a head saves it."""
+    return hub_name(name) if name == "W_head" else PREFIX + hub_name(name)
+
+
+def listed(names: Collection[str]) -> str:
+    """Return the first few names for a message, and how many more there are."""
+    first = ", ".join(sorted(names)[:5])
+    return first if len(names) <= 5 else f"{first} and {len(names) - 5} more"
+
+
+# Configs
+
+
+def read_config(path: Path) -> Config:
+    """Return the Config that a config.json describes. Raises ValueError, naming the file and the option."""
+    values = read_json(path)
+    try:
+        return config_from_hub(values)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def config_from_hub(values: dict[str, Any]) -> Config:
+    """Return the Config of Hugging Face's values; what they leave out is as in their GPT-2."""
+    if values.get("model_type") != "gpt2":
+        raise ValueError(f"model_type must be 'gpt2', got {values.get('model_type')!r:.80}")
+    for option in UNSUPPORTED:
+        if values.get(option):
+            raise ValueError(f"{option} is {values[option]!r:.80}, which this model does not have")
+    sizes: dict[str, Any] = {ours: values.get(theirs) for ours, theirs in SIZES.items()}
+    for ours, size in sizes.items():
+        if type(size) is not int or not 1 <= size <= LARGEST_SIZE:
+            raise ValueError(f"{SIZES[ours]} must be a whole number from 1 to {LARGEST_SIZE:,}, got {size!r:.80}")
+    switches: dict[str, Any] = {ours: values.get(theirs, True) for ours, theirs in SWITCHES.items()}
+    for ours, switch in switches.items():
+        if not isinstance(switch, bool):
+            raise ValueError(f"{SWITCHES[ours]} must be true or false, got {switch!r:.80}")
+    activation = values.get("activation_function", "gelu_new")
+    if activation not in list(GELU):
+        raise ValueError(f"activation_function must be one of {', '.join(GELU)}, got {activation!r:.80}")
+    eps = values.get("layer_norm_epsilon", 1e-5)
+    if not isinstance(eps, float) or not 0 < eps < math.inf:
+        raise ValueError(f"layer_norm_epsilon must be a finite number above 0, got {eps!r:.80}")
+    if values.get("n_inner") not in (None, 4 * sizes["d"]):
+        raise ValueError(f"n_inner must be 4 n_embd = {4 * sizes['d']} or null, got {values['n_inner']!r:.80}")
+    return Config(**sizes, **switches, gelu=GELU[activation], eps=eps)
+
+
+def config_to_hub(config: Config, dtype: str) -> dict[str, Any]:
+    """Return what `config_from_hub` makes config of, and what else transformers wants to know."""
+    if config.norm != "pre" or not config.causal:
+        option = "norm='post'" if config.norm != "pre" else "causal=False"
+        raise ValueError(f"Hugging Face's GPT-2 cannot have {option}; save_checkpoint keeps such a model")
+    end_of_text = GPT2Tokenizer.start_id if config.V == GPT2Tokenizer.V else None
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        **{theirs: getattr(config, ours) for ours, theirs in (SIZES | SWITCHES).items()},
+        "n_inner": None,
+        "activation_function": next(theirs for theirs, ours in GELU.items() if ours == config.gelu),
+        "layer_norm_epsilon": float(config.eps),
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+        "bos_token_id": end_of_text,
+        "eos_token_id": end_of_text,
+        "torch_dtype": dtype,
+    }
+
+
+# Files
+
+
+def find_files(path_or_name: Path | str) -> tuple[Path, Path]:
+    """Return the paths of config.json and of the weights, downloaded where they are a name's.
+
+    The weights are a safetensors file, or the index of several.
+    """
+    path = Path(path_or_name)
+    if path.is_dir():
+        found = [path / name for name in (WEIGHTS, INDEX) if (path / name).is_file()]
+        if not found:
+            raise ValueError(f"{path}: holds neither {WEIGHTS} nor {INDEX}; weights in other formats are not read")
+        weights = found[0]
+    elif path.is_file():
+        weights = path
+    else:
+        return download(str(path_or_name))
+    config_file = weights.with_name(CONFIG)
+    if not config_file.is_file():
+        raise ValueError(f"{config_file}: no such file; Hugging Face's weights have it beside them")
+    return config_file, weights
+
+
+def download(name: str) -> tuple[Path, Path]:
+    """Return config.json and model.safetensors of a model on Hugging Face's hub, in its library's own cache.
+
+    Raises ValueError where name cannot be one, huggingface_hub is missing, or the download fails.
+    """
+    repository = HUB_NAMES.get(name, name)
+    if not OWNER_AND_NAME.fullmatch(repository) or name.endswith(".safetensors"):
+        raise ValueError(f"{name}: no such file or folder, nor one of {', '.join(HUB_NAMES)} or owner/name")
+    by_hand = f"or give the path of a folder that holds {WEIGHTS} and {CONFIG}"
+    try:
+        from huggingface_hub import hf_hub_download
+    except ImportError as error:
+        raise ValueError(
+            f"{name}: no such folder here, and to download it takes pip install 'numpy_gpt[hub]'; do that, {by_hand}"
+        ) from error
+    log = logging.getLogger("huggingface_hub")
+    level = log.level
+    log.setLevel(logging.ERROR)  # it warns of each of its attempts; our one line is enough
+    try:
+        config_file, weights = (Path(hf_hub_download(repository, file)) for file in (CONFIG, WEIGHTS))
+    except Exception as error:  # its versions raise those of several HTTP libraries; all mean: not downloaded
+        cause = error.__cause__ or error
+        reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
+        raise ValueError(f"{name}: no such folder here, and no download: {reason}; try again, {by_hand}") from error
+    finally:
+        log.setLevel(level)
+    return config_file, weights
+
+
+def find_checkpoint(source: Path | str) -> Path | None:
+    """Return the path of the checkpoint of ours that source is or holds, or None."""
+    path = Path(source) / WEIGHTS if Path(source).is_dir() else Path(source)
+    return path if path.is_file() and HEADER in read_header(path)[1] else None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object that a file holds. Raises ValueError, naming the file."""
+    try:
+        if path.stat().st_size > 10**8:
+            raise ValueError("more than 100 MB")
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: not a JSON object")
+    return values
+
+
+# Tensors
+
+
+def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+    """Return the tensors of a safetensors file by name, none of them read yet, and the file's metadata."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:  # checks the header: its length, every shape and offset
+            metadata = file.metadata() or {}
+    except SafetensorError as error:
+        raise ValueError(f"{path}: {error}") from error
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    header.pop("__metadata__", None)
+    tensors = {
+        name: StoredTensor(path, entry["dtype"], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
+        for name, entry in header.items()
+    }
+    return tensors, metadata
+
+
+def read_shards(index: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of all files that an index names. Raises ValueError where they do not agree with it."""
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise ValueError(f"{index}: holds no weight_map")
+    names_of: dict[str, set[str]] = {}
+    for name, shard in weight_map.items():
+        if not isinstance(shard, str) or PureWindowsPath(shard).name != shard or not shard.endswith(".safetensors"):
+            raise ValueError(f"{index}: {name} lies in {shard!r:.80}, not the plain name of a .safetensors file")
+        names_of.setdefault(shard, set()).add(name)
+    tensors: dict[str, StoredTensor] = {}
+    for shard, names in names_of.items():
+        path = index.with_name(shard)
+        if not path.is_file():
+            raise ValueError(f"{path}: no such file, and {index.name} names it")
+        held, _ = read_header(path)
+        if held.keys() != names:
+            raise ValueError(f"{path}: does not agree with {index.name} on {listed(held.keys() ^ names)}")
+        tensors |= held
+    return tensors
+
+
+def read_tensors(weights: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of a file, or of an index's files, by their names without prefix; no mask buffers."""
+    found = read_shards(weights) if weights.name == INDEX else read_header(weights)[0]
+    tensors: dict[str, StoredTensor] = {}
+    for full_name, tensor in found.items():
+        name = full_name.removeprefix(PREFIX)
+        if name in tensors:
+            raise ValueError(f"{tensor.file}: {name} comes twice, with and without {PREFIX!r} before it")
+        if not MASK_BUFFER.fullmatch(name):
+            tensors[name] = tensor
+    return tensors
+
+
+def check_tensors(tensors: dict[str, StoredTensor], config: Config, weights: Path) -> None:
+    """Raise ValueError unless the tensors are those of config's model, in shapes and dtypes that it can read."""
+    n_blocks = len({name.split(".")[1] for name in tensors if name.startswith("h.")})
+    if n_blocks != config.L:  # also keeps a false n_layer from making names without end
+        raise ValueError(f"{weights}: holds weights of {n_blocks} blocks; {CONFIG} says n_layer = {config.L}")
+    shapes = {hub_name(name): shape for name, shape in config.parameter_shapes().items()}
+    head = NAMES["W_head"]
+    if config.tie and head in tensors:
+        shapes[head] = (config.V, config.d)  # a copy of the embedding
+    for names, what in ((shapes.keys() - tensors.keys(), "missing"), (tensors.keys() - shapes.keys(), "unknown")):
+        if names:
+            raise ValueError(f"{weights}: {what} weight: {listed(names)}")
+    for name, tensor in tensors.items():
+        if tensor.shape != shapes[name]:
+            raise ValueError(f"{tensor.file}: {name} has shape {tensor.shape}; {CONFIG} makes it {shapes[name]}")
+        if tensor.dtype not in DTYPES:
+            raise ValueError(f"{tensor.file}: {name} is {tensor.dtype}, not one of {', '.join(DTYPES)}")
+    if config.tie and head in tensors and not np.array_equal(tensors[head].read(), tensors[NAMES["W_te"]].read()):
+        raise ValueError(f"{weights}: {head} is not wte.weight, but {CONFIG} ties them")
+
+
+def check_finite(numbers: np.ndarray, name: str) -> None:
+    """Raise ValueError for the first of numbers that is inf or nan, naming its place."""
+    finite = np.isfinite(numbers)
+    if not finite.all():
+        position = np.unravel_index(finite.argmin(), numbers.shape)
+        raise ValueError(f"{name} is {numbers[position]} at [{', '.join(map(str, position))}]")
