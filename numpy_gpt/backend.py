@@ -8,8 +8,12 @@ stands here and nowhere else.
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -100,14 +104,25 @@ def scatter_add(target: Array, ids: Array, rows: Array) -> None:
     target[ids[starts]] += np.add.reduceat(rows[order], starts, axis=0)
 
 
-BLOCK_SIZE = 2**16  # numbers an element-wise pass works on at once, so that they stay in the cache
+BLOCK_SIZE = 2**17  # numbers: small enough for the cache, large enough that threads seldom meet at Python's lock
 
 
-def blocks(size: int, xp: ModuleType) -> Iterator[slice]:
-    """Yield slices that cover 0..size: cache-sized on the CPU; one slice on a GPU, which wants big calls."""
-    step = BLOCK_SIZE if xp is np else max(size, 1)
-    for start in range(0, size, step):
-        yield slice(start, min(start + step, size))
+def for_blocks(work: Callable[[slice], Any], size: int, xp: ModuleType) -> list[Any]:
+    """Call work(block) for slices that cover 0..size; return its results in order.
+
+    On the CPU the blocks fit the cache and are shared among the cores; what work writes in one
+    block must not depend on another. A GPU, which wants big calls, gets one slice.
+    """
+    if xp is not np or size <= BLOCK_SIZE:
+        return [work(slice(0, size))]
+    blocks = [slice(start, min(start + BLOCK_SIZE, size)) for start in range(0, size, BLOCK_SIZE)]
+    contexts = [copy_context() for _ in blocks]  # np.errstate of the caller holds in the threads too
+    return list(_threads().map(lambda context, block: context.run(work, block), contexts, blocks))
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count())
 
 
 def erf(x: Array) -> Array:

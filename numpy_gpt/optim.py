@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from .backend import Array, blocks
+from .backend import Array, for_blocks
 from .parameters import Parameters
 
 
@@ -58,7 +58,8 @@ class AdamW:
         beta1, beta2 = self.betas
         step_size = lr / (1 - beta1**self.t)
         root_correction = math.sqrt(1 - beta2**self.t)
-        for block in blocks(params.size, xp):
+
+        def update_block(block: slice) -> None:
             p_b, g_b, m_b, v_b = params[block], grads[block], m[block], v[block]
             # m = β1 m + (1 − β1) g
             m_b *= beta1
@@ -79,11 +80,13 @@ class AdamW:
                 p_b *= 1 - lr * weight_decay
             p_b -= s
 
+        for_blocks(update_block, params.size, xp)
+
 
 def global_norm(grads: Parameters) -> float:
     """Return √(Σ g²) over every gradient, summed block by block in double precision."""
-    parts = (grads.flat[block] for block in blocks(grads.flat.size, grads.xp))
-    return math.sqrt(sum(float(grads.xp.vdot(part, part)) for part in parts))
+    g, xp = grads.flat, grads.xp
+    return math.sqrt(sum(for_blocks(lambda block: float(xp.vdot(g[block], g[block])), g.size, xp)))
 
 
 def clip_by_global_norm(grads: Parameters, max_norm: float) -> float:
@@ -100,7 +103,8 @@ def clip_by_global_norm(grads: Parameters, max_norm: float) -> float:
         largest = float(abs(grads.flat).max())
         norm = largest * math.sqrt(float(((grads.flat / largest) ** 2).sum()))
     if norm > max_norm:
-        grads.flat *= max_norm / norm
+        g, xp, factor = grads.flat, grads.xp, max_norm / norm
+        for_blocks(lambda block: xp.multiply(g[block], factor, out=g[block]), g.size, xp)
     return norm
 
 
