@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import cache
@@ -100,7 +100,7 @@ def scatter_add(target: Array, ids: Array, rows: Array) -> None:
     # Equal ids side by side, then one sum a group: many times faster than np.add.at.
     order = np.argsort(ids, kind="stable")
     ids = ids[order]
-    starts = np.flatnonzero(np.diff(ids, prepend=ids[0] - 1))
+    starts = np.flatnonzero(np.append(True, ids[1:] != ids[:-1]))
     target[ids[starts]] += np.add.reduceat(rows[order], starts, axis=0)
 
 
@@ -115,9 +115,25 @@ def for_blocks(work: Callable[[slice], Any], size: int, xp: ModuleType) -> list[
     """
     if xp is not np or size <= BLOCK_SIZE:
         return [work(slice(0, size))]
-    blocks = [slice(start, min(start + BLOCK_SIZE, size)) for start in range(0, size, BLOCK_SIZE)]
-    contexts = [copy_context() for _ in blocks]  # np.errstate of the caller holds in the threads too
-    return list(_threads().map(lambda context, block: context.run(work, block), contexts, blocks))
+    return _map(work, [slice(start, min(start + BLOCK_SIZE, size)) for start in range(0, size, BLOCK_SIZE)])
+
+
+def in_threads(work: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    """Call work(item) for every item, on all cores, with BLAS held to one thread in each; return the results."""
+    with _blas().limit(limits=1, user_api="blas"):
+        return _map(work, list(items))
+
+
+def _map(work: Callable[[Any], Any], items: list[Any]) -> list[Any]:
+    contexts = [copy_context() for _ in items]  # np.errstate of the caller holds in the threads too
+    return list(_threads().map(lambda context, item: context.run(work, item), contexts, items))
+
+
+@cache
+def _blas() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 @cache

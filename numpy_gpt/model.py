@@ -103,10 +103,12 @@ class Model:
         """idx (B, T) ids  ->  logits (B, T, V): position t's are the scores of the token after t.
 
         FLOPs a token: ≈ 2N (lesson §6).
-        Raises ValueError for ids that are not integers in 0 <= id < V, and for T > T_max.
+        Raises ValueError for ids that are not integers in 0 <= id < V, for T > T_max, and for none at all.
         """
         p, config = self.params, self.config
         idx = self.xp.asarray(idx)
+        if idx.ndim == 0 or idx.size == 0:
+            raise ValueError(f"idx has shape {idx.shape}; expected (B, T) with at least one id")
         x, cache_embedding = embedding_forward(idx, p["W_te"], p["W_pe"])  # (B, T, d)
         cache_blocks = []
         block_forward, _ = BLOCK[config.norm]

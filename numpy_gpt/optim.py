@@ -35,9 +35,11 @@ class AdamW:
         eps: float = 1e-8,
         weight_decay: float = 0.1,
     ) -> None:
-        for name, value in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
+        for name, value in (("lr", lr), ("weight_decay", weight_decay)):
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
+        if not 0 < eps < math.inf:
+            raise ValueError(f"eps must be a finite number above 0, got {eps!r}")
         for name, value in zip(("beta1", "beta2"), betas, strict=True):
             if not 0 <= value < 1:
                 raise ValueError(f"{name} must lie in 0 <= {name} < 1, got {value!r}")
@@ -46,9 +48,16 @@ class AdamW:
         self.t = 0
 
     def update(self, grads: Parameters, lr: float | None = None) -> None:
-        """Move the parameters one step against grads, with lr in place of the optimiser's own if given."""
-        self.t += 1
+        """Move the parameters one step against grads, with lr in place of the optimiser's own if given.
+
+        Raises ValueError for an lr that is negative or not finite, and for another model's gradients.
+        """
         lr = self.lr if lr is None else lr
+        if not 0 <= lr < math.inf:
+            raise ValueError(f"lr must be a finite number of at least 0, got {lr!r}")
+        if grads.shapes != self.params.shapes:
+            raise ValueError(f"these gradients, {grads}, are not those of the optimiser's parameters, {self.params}")
+        self.t += 1
         p, m, v = self.params, self.m, self.v
         self._update(p.matrices, grads.matrices, m.matrices, v.matrices, lr, self.weight_decay)
         self._update(p.vectors, grads.vectors, m.vectors, v.vectors, lr, 0.0)
@@ -84,7 +93,7 @@ class AdamW:
 
 
 def global_norm(grads: Parameters) -> float:
-    """Return √(Σ g²) over every gradient, summed block by block in double precision."""
+    """Return √(Σ g²) over every gradient, in the gradients' dtype within a block and in double across blocks."""
     g, xp = grads.flat, grads.xp
     return math.sqrt(sum(for_blocks(lambda block: float(xp.vdot(g[block], g[block])), g.size, xp)))
 
@@ -93,8 +102,10 @@ def clip_by_global_norm(grads: Parameters, max_norm: float) -> float:
     """Scale all gradients in place by min(1, max_norm / norm); return the norm before (Pascanu et al., 2013).
 
     Raises FloatingPointError, naming the parameter and the place, where a gradient is inf or
-    nan: scaling would spread it to every parameter.
+    nan: scaling would spread it to every parameter. Raises ValueError unless max_norm > 0.
     """
+    if not max_norm > 0:
+        raise ValueError(f"max_norm must be above 0, got {max_norm!r}")
     with np.errstate(over="ignore"):
         norm = global_norm(grads)
     if not math.isfinite(norm):

@@ -44,6 +44,7 @@ class Parameters(Mapping[str, Array]):
     def __setitem__(self, name: str, value: Array) -> None:
         if name not in self._views:
             raise KeyError(f"no parameter called {name!r}")
+        value = self.xp.asarray(value)
         if value.shape != self.shapes[name]:
             raise ValueError(f"{name} has shape {self.shapes[name]}, got {value.shape}")
         self._views[name][...] = value

@@ -7,13 +7,14 @@ import numpy as np
 from ..backend import Array, array_module
 
 
-def check_ids(ids: Array, V: int, name: str, ignore_index: int | None = None) -> None:
-    """Raise ValueError unless ids are integers with 0 ≤ id < V; name the first that is not.
+def check_ids(ids: Array, V: int, name: str, ignore_index: int | None = None) -> Array:
+    """Return ids as int64; raise ValueError unless they are integers with 0 ≤ id < V, naming the first that is not.
 
     ignore_index, where given, is allowed besides. Negative ids never wrap.
     """
     if ids.dtype.kind not in "iu":
         raise ValueError(f"{name} must be integers, got dtype {ids.dtype}")
+    ids = ids.astype("int64", copy=False)  # a narrow dtype could not even be compared with −100 or V
     bad = (ids < 0) | (ids >= V)
     if ignore_index is not None:
         bad &= ids != ignore_index
@@ -22,6 +23,7 @@ def check_ids(ids: Array, V: int, name: str, ignore_index: int | None = None) ->
         position = tuple(int(i) for i in np.unravel_index(first, ids.shape))
         value = int(ids.reshape(-1)[first])
         raise ValueError(f"{name}[{', '.join(map(str, position))}] is {value}; ids must lie in 0 <= id < V = {V}")
+    return ids
 
 
 def check_features(x: Array, n: int, x_name: str, owner: str) -> None:

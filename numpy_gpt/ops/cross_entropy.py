@@ -22,8 +22,7 @@ def cross_entropy_forward(logits: Array, targets: Array, ignore_index: int = IGN
     V = logits.shape[-1]
     if targets.shape != logits.shape[:-1]:
         raise ValueError(f"targets have shape {targets.shape}, but logits {logits.shape} want {logits.shape[:-1]}")
-    check_ids(targets, V, "targets", ignore_index)
-    targets = targets.reshape(-1)  # (N,)
+    targets = check_ids(targets, V, "targets", ignore_index).reshape(-1)  # (N,)
     rows, counted = xp.arange(targets.size), targets != ignore_index  # (N,)
     targets = xp.where(counted, targets, 0)
     n_counted = int(counted.sum())

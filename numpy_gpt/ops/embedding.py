@@ -18,7 +18,7 @@ def embedding_forward(idx: Array, W_te: Array, W_pe: Array) -> tuple[Array, tupl
     V, T_max, T = W_te.shape[0], W_pe.shape[0], idx.shape[-1]
     if T > T_max:
         raise ValueError(f"idx has T = {T} positions, more than T_max = {T_max}")
-    check_ids(idx, V, "idx")
+    idx = check_ids(idx, V, "idx")
     tok = W_te[idx]  # (..., T, d)  what token is here
     pos = W_pe[:T]  #       (T, d)  where in the sequence
     x = tok + pos  # (..., T, d)

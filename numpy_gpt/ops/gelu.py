@@ -26,7 +26,7 @@ def gelu_forward(x: Array) -> tuple[Array, tuple]:
     t *= SQRT_2_OVER_PI * CUBIC
     t += SQRT_2_OVER_PI
     t *= x  # u
-    xp.tanh(t, out=t)
+    t = xp.tanh(t)
     y = 1 + t
     y *= x
     y *= 0.5
