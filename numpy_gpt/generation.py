@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
 from .backend import to_numpy
+from .kv_cache import KVCache, last_logits
 from .model import Model
+from .ops.checks import check_ids
 
 
 def next_token_probabilities(
@@ -62,33 +64,129 @@ def generate(
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int = 0,
+    stop: Collection[int] = (),
 ) -> Iterator[int]:
-    """Yield n tokens that continue prompt, each drawn from the model's next-token probabilities.
+    """Yield up to n tokens that continue prompt, each drawn from the model's next-token probabilities.
 
-    The model sees the last T_max tokens: a longer prompt is cropped to its end, and a longer
-    text slides through the window. The same seed gives the same tokens.
+    A token of stop ends the text and is not yielded. The same seed gives the same tokens.
 
-    Raises ValueError for an empty prompt, n < 0 and settings that make no distribution.
+    The model sees the last T_max tokens: a longer prompt is cropped to its end, and a longer text
+    slides through the window. Until then a key/value cache leaves one row of work a token. A window
+    that slides moves every token to another position, so each token then takes a forward over all
+    T_max; so does, from the start, each token of a model without the causal mask.
+
+    Raises ValueError for an empty prompt, n < 0, ids outside 0 <= id < V and settings that make no
+    distribution.
     """
     check_sampling(temperature, top_k, top_p)
     if len(prompt) == 0:
         raise ValueError("prompt is empty; begin with the tokenizer's start_id")
+    _check_end(model, n, stop)
+    drawn = _generate(model, [list(map(int, prompt))], n, temperature, top_k, top_p, seed, stop)
+    return (token for _, token in drawn)
+
+
+def generate_batch(
+    model: Model,
+    prompts: Sequence[Sequence[int] | np.ndarray],
+    n: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    stop: Collection[int] = (),
+) -> list[list[int]]:
+    """Return what continues each prompt, up to n tokens each; the prompts may differ in length.
+
+    Like `generate` for each, but the rows share the reading of the weights. Row i draws from a
+    stream of its own, decided by seed and i; row 0's is that of `generate`.
+
+    Raises ValueError as `generate` does, naming the prompt.
+    """
+    check_sampling(temperature, top_k, top_p)
+    for row, prompt in enumerate(prompts):
+        if len(prompt) == 0:
+            raise ValueError(f"prompts[{row}] is empty; begin with the tokenizer's start_id")
+        check_ids(np.asarray(prompt), model.config.V, f"prompts[{row}]")
+    _check_end(model, n, stop)
+    texts: list[list[int]] = [[] for _ in prompts]
+    ids = [list(map(int, prompt)) for prompt in prompts]
+    for row, token in _generate(model, ids, n, temperature, top_k, top_p, seed, stop):
+        texts[row].append(token)
+    return texts
+
+
+def _check_end(model: Model, n: int, stop: Collection[int]) -> None:
     if n < 0:
         raise ValueError(f"n must be at least 0, got {n}")
-    return _generate(model, [int(token) for token in prompt], n, temperature, top_k, top_p, seed)
+    for token in stop:
+        if not 0 <= token < model.config.V:
+            raise ValueError(f"stop holds {token}; ids must lie in 0 <= id < V = {model.config.V}")
 
 
 def _generate(
-    model: Model, ids: list[int], n: int, temperature: float, top_k: int | None, top_p: float | None, seed: int
-) -> Iterator[int]:
-    rng = np.random.default_rng(seed)
+    model: Model,
+    ids: list[list[int]],
+    n: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    seed: int,
+    stop: Collection[int],
+) -> Iterator[tuple[int, int]]:
+    """Yield (row, token), each row's next token in turn, and append them to ids."""
+    rngs = [np.random.default_rng([seed, row]) for row in range(len(ids))]
+    reader = Reader(model, ids)
+    going = list(range(len(ids)))
     for _ in range(n):
-        idx = np.array([ids[-model.config.T_max :]])  # (1, T)
-        logits, _ = model.forward(idx)  # (1, T, V)
-        p = next_token_probabilities(to_numpy(logits[0, -1]), temperature, top_k, top_p)  # (V,)
-        token = draw(p, rng)
-        ids.append(token)
-        yield token
+        if not going:
+            return
+        logits = reader.next_logits(going)
+        for row in list(going):
+            p = next_token_probabilities(logits[row], temperature, top_k, top_p)  # (V,)
+            token = draw(p, rngs[row])
+            if token in stop:
+                going.remove(row)
+            else:
+                ids[row].append(token)
+                yield row, token
+
+
+class Reader:
+    """Rows of text as they grow, and the cache of those that it can serve."""
+
+    def __init__(self, model: Model, ids: list[list[int]]) -> None:
+        self.model, self.ids = model, ids
+        self.cached: list[int] = []  # the rows in the cache, in its order
+        if model.config.causal:
+            self.cached = [row for row, tokens in enumerate(ids) if len(tokens) <= model.config.T_max]
+        if self.cached:
+            self.cache = KVCache(model, len(self.cached))
+
+    def next_logits(self, rows: list[int]) -> dict[int, np.ndarray]:
+        """Return, for each of rows, the logits (V,) of the token after its last T_max tokens."""
+        T_max = self.model.config.T_max
+        logits = {}
+        served = [row for row in self.cached if row in rows and len(self.ids[row]) <= T_max]
+        if served != self.cached:
+            self.cache.keep([self.cached.index(row) for row in served])
+            self.cached = served
+        if served:
+            logits = dict(zip(served, self._read_on()))
+        for row in rows:
+            if row not in logits:  # its window slides: all its positions are new
+                idx = np.array([self.ids[row][-T_max:]])  # (1, T)
+                logits[row] = to_numpy(last_logits(self.model, idx))[0, 0]
+        return logits
+
+    def _read_on(self) -> np.ndarray:
+        """Feed the cache what it has not read of each row; return (rows, V)."""
+        new = [self.ids[row][length:] for row, length in zip(self.cached, self.cache.lengths)]
+        counts = [len(tokens) for tokens in new]
+        idx = np.zeros((len(new), max(counts)), dtype=np.int64)  # (rows, T), filled up with id 0
+        for row, tokens in enumerate(new):
+            idx[row, : len(tokens)] = tokens
+        return to_numpy(self.cache.forward(idx, counts, last=1))[:, 0]
 
 
 def draw(p: np.ndarray, rng: np.random.Generator) -> int:

@@ -1,10 +1,13 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from numpy_gpt import Config, Model
-from numpy_gpt.generation import draw, generate, next_token_probabilities
+from numpy_gpt.generation import draw, generate, generate_batch, next_token_probabilities
+from numpy_gpt.kv_cache import KVCache
 
 CONFIG = Config(V=11, T_max=6, d=8, h=2, L=2)
 LOGITS = np.log([0.1, 0.4, 0.2, 0.3])
@@ -139,3 +142,113 @@ def test_prompt_is_not_changed(model):
 def test_bad_prompt(model, prompt, n, message):
     with pytest.raises(ValueError, match=message):
         list(generate(model, prompt, n))
+
+
+# Generation with the key/value cache, in batches
+
+
+def other_model(xp=np, **changes):
+    model = Model(replace(CONFIG, **changes), seed=3, dtype="float64", xp=xp)
+    noise = np.random.default_rng(0).normal(0, 0.3, model.params.flat.size)
+    model.params.flat[:] += xp.asarray(noise)
+    return model
+
+
+def uncached(model, prompt, n, seed=0, **settings):
+    """Draw from whole forwards, with no cache."""
+    ids, rng = list(prompt), np.random.default_rng(seed)
+    for _ in range(n):
+        logits, _ = model.forward(np.array([ids[-CONFIG.T_max :]]))
+        ids.append(draw(next_token_probabilities(logits[0, -1], **settings), rng))
+    return ids[len(prompt) :]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"norm": "post"}, {"tie": False}, {"gelu": "exact"}, {"scale": False}, {"causal": False}],
+    ids=str,
+)
+@pytest.mark.parametrize("length", [1, 5, 6, 7, 15])
+def test_the_same_draws_as_from_whole_forwards(changes, length):
+    model = other_model(**changes)
+    prompt = np.random.default_rng(length).integers(0, CONFIG.V, length).tolist()
+    assert list(generate(model, prompt, 15, seed=4, top_k=7)) == uncached(model, prompt, 15, seed=4, top_k=7)
+    assert list(generate(model, prompt, 15, temperature=0)) == uncached(model, prompt, 15, temperature=0)
+
+
+def test_one_row_of_work_a_token_until_the_window_slides(model, monkeypatch):
+    shapes, forward = [], KVCache.forward
+
+    def spy(self, idx, *arguments, **keywords):
+        shapes.append(idx.shape)
+        return forward(self, idx, *arguments, **keywords)
+
+    monkeypatch.setattr(KVCache, "forward", spy)
+    monkeypatch.setattr(Model, "forward", None)
+    list(generate(model, [1, 2, 3], 6))
+    assert shapes == [(1, 3), (1, 1), (1, 1), (1, 1), (1, 6), (1, 6)]
+
+
+PROMPTS = [[1, 2, 3], [4], list(range(9)), [5, 5, 5, 5, 5], [1, 2, 3]]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_each_row_of_a_batch_is_as_if_alone(causal):
+    """Prompts shorter and longer than T_max; the rows reach it one after another."""
+    model = other_model(causal=causal)
+    texts = generate_batch(model, PROMPTS, 10, temperature=0)
+    assert texts == [uncached(model, prompt, 10, temperature=0) for prompt in PROMPTS]
+    sampled = generate_batch(model, PROMPTS, 10, seed=7)
+    assert sampled == [uncached(model, prompt, 10, seed=[7, row]) for row, prompt in enumerate(PROMPTS)]
+    assert sampled[0] == list(generate(model, PROMPTS[0], 10, seed=7))
+    assert sampled[0] != sampled[4]  # the same prompt, another stream
+    assert sampled == generate_batch(model, PROMPTS, 10, seed=7)
+
+
+def test_a_stop_token_ends_its_row_alone_and_is_left_out(model):
+    whole = generate_batch(model, PROMPTS, 12, seed=2)
+    stop = {whole[0][3], whole[3][7]}
+    expected = [row[: next((t for t, token in enumerate(row) if token in stop), 12)] for row in whole]
+    assert len({len(row) for row in expected}) > 2
+    assert generate_batch(model, PROMPTS, 12, seed=2, stop=stop) == expected
+    assert list(generate(model, PROMPTS[0], 12, seed=2, stop=stop)) == expected[0]
+
+
+def test_when_every_row_has_stopped_nothing_more_is_computed(model, monkeypatch):
+    stop = range(CONFIG.V)
+    calls, forward = [], KVCache.forward
+    monkeypatch.setattr(KVCache, "forward", lambda *a, **k: calls.append(1) or forward(*a, **k))
+    assert generate_batch(model, [[1], [2, 3]], 10**15, stop=stop) == [[], []]
+    assert len(calls) == 1
+
+
+def test_batches_of_nothing(model):
+    assert generate_batch(model, [], 5) == []
+    assert generate_batch(model, [[1], [2]], 0) == [[], []]
+
+
+def test_batch_on_every_device(xp):
+    model, on_device = other_model(), other_model(xp)
+    assert generate_batch(on_device, PROMPTS, 9, temperature=0) == generate_batch(model, PROMPTS, 9, temperature=0)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "settings", "message"),
+    [
+        ([[1], []], {}, r"prompts\[1\] is empty"),
+        ([[1], [2, 11]], {}, r"prompts\[1\]\[1\] is 11"),
+        ([[1], [-1]], {}, r"prompts\[1\]\[0\] is -1"),
+        ([[1.5]], {}, r"prompts\[0\] must be integers"),
+        ([[1]], {"n": -1}, "n must be at least 0, got -1"),
+        ([[1]], {"top_k": 0}, "top_k"),
+        ([[1]], {"stop": [3, 11]}, "stop holds 11"),
+    ],
+)
+def test_bad_batch(model, prompts, settings, message):
+    with pytest.raises(ValueError, match=message):
+        generate_batch(model, prompts, **{"n": 1, **settings})
+
+
+def test_bad_stop(model):
+    with pytest.raises(ValueError, match="stop holds -1; ids must lie in 0 <= id < V = 11"):
+        generate(model, [1], 1, stop=[-1])
