@@ -18,7 +18,7 @@ def gelu_forward(x: Array) -> tuple[Array, tuple]:
     """y = ½ x (1 + tanh u),  u = √(2/π) (x + 0.044715 x³): GPT-2's GELU, within 4.8e-4 of x·Φ(x).
 
     x of any shape  ->  y of the same shape.
-    FLOPs an element, tanh counted as one: 8 forward, 10 backward.
+    FLOPs an element, tanh counted as one: 8 forward, 11 backward.
     Hendrycks & Gimpel, 2016; lesson §3.
     """
     xp = array_module(x)
