@@ -1,0 +1,227 @@
+"""Our ops, each with the inputs at which it is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from .invariants import Invariant, causal, key_bias_zero, layernorm_orthogonal, rows_sum_to_zero
+from .problem import Backward, Forward, Problem, prepare
+
+Rng = np.random.Generator
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sides of an op's inputs: B leading axes, and the lesson's letters.
+
+    The defaults differ from each other, so that no two axes can be taken for one another.
+    """
+
+    B: tuple[int, ...] = (2,)
+    T: int = 5
+    h: int = 3
+    d_head: int = 4
+    V: int = 7
+
+    @property
+    def d(self) -> int:
+        return self.h * self.d_head
+
+    @classmethod
+    def random(cls, rng: Rng) -> Sizes:
+        """Draw sizes; axes of size 1 are common, and ranks go from T's own to two more."""
+        draw = lambda most: int(rng.integers(1, most + 1))  # noqa: E731
+        return cls(tuple(draw(3) for _ in range(rng.integers(0, 3))), draw(4), draw(2), draw(3), draw(6))
+
+
+@dataclass(frozen=True)
+class Case:
+    """An op at one point: a pair, its inputs, and what is known about it."""
+
+    forward: Forward
+    backward: Backward
+    inputs: tuple
+    names: tuple[str, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    invariants: Sequence[Invariant] = ()
+    leading: tuple[str, ...] = ()
+    zero: tuple[str, ...] = ()
+
+    def problem(self, seed: int, target: str = "", reproduce: str = "", pair: tuple | None = None) -> Problem:
+        """Return the Problem of this case, with another pair forward/backward in its place if given."""
+        forward, backward = pair or (self.forward, self.backward)
+        return prepare(
+            forward,
+            backward,
+            self.inputs,
+            names=self.names,
+            kwargs=self.kwargs,
+            seed=seed,
+            leading=self.leading,
+            zero=self.zero,
+            target=target,
+            reproduce=reproduce,
+        )
+
+
+def weights(rng: Rng, *shape: int) -> np.ndarray:
+    """Draw a matrix whose product with normal rows is again about normal."""
+    return rng.standard_normal(shape) / np.sqrt(shape[0])
+
+
+def gelu(rng: Rng, s: Sizes, exact: bool = False) -> Case:
+    x = 1.5 * rng.standard_normal((*s.B, s.T, s.d))
+    pair = (ops.gelu_exact_forward, ops.gelu_exact_backward) if exact else (ops.gelu_forward, ops.gelu_backward)
+    return Case(*pair, (x,), ("x",), leading=("x",))
+
+
+def linear(rng: Rng, s: Sizes) -> Case:
+    x, W, b = rng.standard_normal((*s.B, s.T, s.d)), weights(rng, s.d, s.V), rng.standard_normal(s.V)
+    return Case(ops.linear_forward, ops.linear_backward, (x, W, b), ("x", "W", "b"), leading=("x",))
+
+
+def embedding(rng: Rng, s: Sizes) -> Case:
+    idx = rng.integers(0, s.V, (*s.B, s.T))
+    idx.reshape(-1)[-1] = idx.reshape(-1)[0]  # an id that stands in two places
+    inputs = (idx, rng.standard_normal((s.V, s.d)), rng.standard_normal((s.T + 1, s.d)))
+    return Case(ops.embedding_forward, ops.embedding_backward, inputs, ("idx", "W_te", "W_pe"), leading=("idx",))
+
+
+def layernorm(rng: Rng, s: Sizes) -> Case:
+    x, gamma, beta = rng.standard_normal((*s.B, s.T, s.d)) + 1, rng.standard_normal(s.d), rng.standard_normal(s.d)
+    return Case(
+        ops.layernorm_forward,
+        ops.layernorm_backward,
+        (x, gamma, beta),
+        ("x", "gamma", "beta"),
+        invariants=[layernorm_orthogonal],
+        leading=("x",),
+        zero=("x", "gamma") if s.d == 1 else (),  # a row of one number is its own mean
+    )
+
+
+def softmax(rng: Rng, s: Sizes, masked: bool = False) -> Case:
+    scores = 2 * rng.standard_normal((*s.B, s.T, s.V))
+    mask = rng.random((s.T, s.V)) < 0.6
+    mask[0] = False  # a row with no place left
+    few = masked and (mask.sum(axis=-1) <= 1).all()
+    return Case(
+        ops.softmax_forward,
+        ops.softmax_backward,
+        (scores, mask) if masked else (scores,),
+        ("scores", "mask")[: 1 + masked],
+        invariants=[rows_sum_to_zero("scores")],
+        leading=("scores",),
+        zero=("scores",) if s.V == 1 or few else (),  # one place has probability 1 whatever its score
+    )
+
+
+def qkv(rng: Rng, s: Sizes) -> Case:
+    inputs = (rng.standard_normal((*s.B, s.T, s.d)), weights(rng, s.d, 3 * s.d), rng.standard_normal(3 * s.d))
+    names = ("x", "W_qkv", "b_qkv")
+    return Case(ops.qkv_forward, ops.qkv_backward, inputs, names, {"h": s.h}, leading=("x",))
+
+
+def attend(rng: Rng, s: Sizes, causal_: bool = True, scale: bool = True) -> Case:
+    inputs = tuple(rng.standard_normal((*s.B, s.h, s.T, s.d_head)) for _ in "qkv")
+    return Case(
+        ops.attend_forward,
+        ops.attend_backward,
+        inputs,
+        ("q", "k", "v"),
+        {"causal": causal_, "scale": scale},
+        invariants=[causal("q", "k", "v")] if causal_ else [],
+        leading=("q", "k", "v"),
+        zero=("q", "k") if s.T == 1 else (),  # one key has weight 1 whatever its score
+    )
+
+
+def attention(rng: Rng, s: Sizes) -> Case:
+    inputs = (
+        rng.standard_normal((*s.B, s.T, s.d)),
+        weights(rng, s.d, 3 * s.d),
+        rng.standard_normal(3 * s.d),
+        weights(rng, s.d, s.d),
+        rng.standard_normal(s.d),
+    )
+    return Case(
+        ops.attention_forward,
+        ops.attention_backward,
+        inputs,
+        ("x", "W_qkv", "b_qkv", "W_o", "b_o"),
+        {"h": s.h},
+        invariants=[causal("x"), key_bias_zero()],
+        leading=("x",),
+    )
+
+
+def mlp(rng: Rng, s: Sizes, form: str = "tanh") -> Case:
+    d = s.d_head + 1
+    inputs = (
+        rng.standard_normal((*s.B, s.T, d)),
+        weights(rng, d, 4 * d),
+        rng.standard_normal(4 * d),
+        weights(rng, 4 * d, d),
+        rng.standard_normal(d),
+    )
+    names = ("x", "W_1", "b_1", "W_2", "b_2")
+    return Case(ops.mlp_forward, ops.mlp_backward, inputs, names, {"gelu": form}, leading=("x",))
+
+
+def head(rng: Rng, s: Sizes) -> Case:
+    inputs = (rng.standard_normal((*s.B, s.T, s.d)), weights(rng, s.V, s.d))
+    return Case(ops.head_forward, ops.head_backward, inputs, ("x", "W_te"), leading=("x",))
+
+
+def cross_entropy(rng: Rng, s: Sizes) -> Case:
+    logits = 2 * rng.standard_normal((*s.B, s.T, s.V))
+    targets = rng.integers(0, s.V, (*s.B, s.T))
+    targets[rng.random(targets.shape) < 0.3] = ops.IGNORE_INDEX
+    none = s.V == 1 or (targets == ops.IGNORE_INDEX).all()  # nothing to tell apart, or nothing counted
+    return Case(
+        ops.cross_entropy_forward,
+        ops.cross_entropy_backward,
+        (logits, targets),
+        ("logits", "targets"),
+        invariants=[rows_sum_to_zero("logits")],
+        leading=("logits", "targets"),
+        zero=("logits",) if none else (),
+    )
+
+
+CASES: dict[str, Callable[[Rng, Sizes], Case]] = {
+    "embedding": embedding,
+    "linear": linear,
+    "layernorm": layernorm,
+    "softmax": softmax,
+    "softmax_masked": partial(softmax, masked=True),
+    "qkv": qkv,
+    "attend": attend,
+    "attend_plain": partial(attend, causal_=False, scale=False),
+    "attention": attention,
+    "gelu": gelu,
+    "gelu_exact": partial(gelu, exact=True),
+    "mlp": mlp,
+    "mlp_exact": partial(mlp, form="exact"),
+    "head": head,
+    "cross_entropy": cross_entropy,
+}
+
+
+def case(name: str, seed: int = 0) -> Case:
+    """Return our op called name at its standard sizes. Raises ValueError for an unknown name."""
+    if name not in CASES:
+        raise ValueError(f"no op called {name!r}; there are {', '.join(CASES)}")
+    return CASES[name](np.random.default_rng(seed), Sizes())
+
+
+def random_case(name: str, seed: int) -> Case:
+    """Return our op called name at random sizes."""
+    rng = np.random.default_rng(seed)
+    return CASES[name](rng, Sizes.random(rng))

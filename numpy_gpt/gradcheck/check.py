@@ -1,0 +1,240 @@
+"""The check of one pair forward/backward."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .compare import SAFETY, compare, doubt
+from .contract import check_contract, linearity
+from .diagnosis import diagnose
+from .numeric import (
+    BASE_STEP,
+    EPS,
+    THOROUGH,
+    Estimates,
+    NotAnalytic,
+    complex_step,
+    differences,
+    evaluate_complex,
+    refine,
+    slope,
+)
+from .problem import Backward, Forward, Problem, prepare
+from .report import Line, Report, Verdict
+from .trees import flatten
+
+
+def check(
+    forward: Forward,
+    backward: Backward,
+    *inputs: Any,
+    seed: int = 0,
+    wrt: Sequence[str | int] | None = None,
+    out_names: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
+    kwargs: dict[str, Any] | None = None,
+    invariants: Sequence[Callable] = (),
+    contract: bool = True,
+    leading: Sequence[str] = (),
+    zero: Sequence[str] = (),
+) -> Report:
+    """Check backward against forward at inputs: every element of every gradient, and the op's contract.
+
+        out, cache = forward(*inputs, **kwargs)
+        grads      = backward(dout, cache)       in the order of the floating-point inputs
+
+    seed        decides the upstream gradient, standard normal, and every other draw
+    wrt         names or numbers of the inputs to check; default: every floating-point one
+    names       of the inputs, default the forward's own; out_names: of the outputs
+    invariants  functions of `invariants.py`, or of your own: Call -> Line
+    contract    also check purity, repetition, memory layouts and dtype
+    leading     inputs whose leading axes are free: checks ranks 2 to 4 and axes of size 1
+    zero        inputs whose gradient is 0 in theory: VACUOUS is then what is expected
+
+    `assert check(...).ok` is a test. Raises ValueError for inputs that cannot be checked; what
+    forward and backward raise themselves becomes a line of the report.
+    """
+    problem = prepare(
+        forward,
+        backward,
+        inputs,
+        names=names,
+        wrt=wrt,
+        kwargs=dict(kwargs or {}),
+        seed=seed,
+        out_names=list(out_names or ()),
+        leading=tuple(leading),
+        zero=tuple(zero),
+    )
+    return run(problem, invariants, contract)
+
+
+def run(problem: Problem, invariants: Sequence[Callable] = (), contract: bool = True) -> Report:
+    """Run every check of problem."""
+    start = time.perf_counter()
+    with np.errstate(all="ignore"):
+        lines = attempt("call", lambda: compare_gradients(problem))
+        if lines[0].check == "call":  # it raised, or had no gradient to give: nothing else can be asked of it
+            invariants, contract = (), False
+        elif any(line.check == "gradient missing" for line in lines):
+            lines.append(Line("", "contract", Verdict.SKIPPED, note="asked once every gradient is there"))
+            invariants, contract = (), False
+        else:
+            lines += attempt("linearity", lambda: [linearity(problem)])
+        if contract:
+            lines += attempt("contract", lambda: check_contract(problem))
+        for invariant in invariants:
+            lines += attempt("invariant", partial(invariant, problem))
+    for line in lines:
+        line.target, line.seed, line.reproduce = problem.target, problem.seed, problem.reproduce
+    return Report(lines, problem.notices, problem.seed, time.perf_counter() - start)
+
+
+def attempt(check: str, make: Callable[[], list[Line]]) -> list[Line]:
+    """Return make()'s lines; what forward or backward raises inside becomes a WRONG line."""
+    try:
+        return make()
+    except Exception as error:  # a stranger's code may raise anything; all of it belongs in the report
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        note = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
+        return [Line("", check, Verdict.WRONG, note=note)]
+
+
+def compare_gradients(problem: Problem) -> list[Line]:
+    out, cache = problem.call()
+    y = flatten(out)
+    grads = problem.gradients(problem.upstream(out), cache)
+    sides = Sides(problem, y, flatten(problem.upstream(out)))
+
+    lines: list[Line] = []
+    for number, grad in zip(problem.differentiable, grads):
+        if number in problem.wrt:
+            lines += compare_tensor(problem, sides, number, grad)
+    adjoint_line = adjoint(problem, sides, grads)
+    return lines + ([adjoint_line] if adjoint_line else [])
+
+
+class Sides:
+    """The numeric side: the forward at float64 and at complex inputs that may be moved."""
+
+    def __init__(self, problem: Problem, y: np.ndarray, u: np.ndarray) -> None:
+        self.problem, self.y, self.u = problem, y, u
+        self.inputs = [np.array(x) if isinstance(x, np.ndarray) else x for x in problem.inputs]
+        self.complex_inputs = [
+            np.array(x, np.complex128) if number in problem.differentiable else x
+            for number, x in enumerate(problem.inputs)
+        ]
+        self.not_analytic = ""
+        try:  # on the real line the complex forward must be the real one
+            evaluate_complex(self.complex_f, y)
+        except NotAnalytic as reason:
+            self.not_analytic = str(reason)
+
+    def f(self) -> np.ndarray:
+        return self.problem.outputs(self.inputs)
+
+    def complex_f(self) -> np.ndarray:
+        return self.problem.outputs(self.complex_inputs)
+
+    def slopes(self, number: int, u: np.ndarray) -> np.ndarray:
+        """Return ∂⟨u, f⟩/∂(input number) by real differences alone."""
+        return differences(self.f, self.inputs[number], self.y, u).value
+
+    def estimates(self, number: int, analytic: np.ndarray) -> tuple[Estimates, Estimates | None, str]:
+        """Return real differences, the complex step or None, and why there is none."""
+        x = self.inputs[number]
+        real = differences(self.f, x, self.y, self.u)
+        imaginary, reason = None, self.not_analytic
+        if not reason:
+            try:
+                imaginary = complex_step(self.complex_f, self.complex_inputs[number], self.y, self.u)
+            except NotAnalytic as error:
+                reason = str(error)
+        size = np.abs(real.value).max(initial=0, where=np.isfinite(real.value))
+        refine(self.f, x, self.y, self.u, real, doubt(analytic, real, imaginary, size))
+        if imaginary is not None:
+            reason = cauchy_riemann(self.problem.names[number], real, imaginary)
+        return real, None if reason else imaginary, reason
+
+
+def cauchy_riemann(name: str, real: Estimates, imaginary: Estimates) -> str:
+    """Return why the complex step cannot be trusted, or "" where it agrees with the real slopes.
+
+    An analytic f has the same slope along i as along the real axis (Cauchy-Riemann); abs, var
+    and norm, which drop the imaginary part, have not.
+    """
+    scale = np.abs(real.value).max(initial=0, where=np.isfinite(real.value))
+    allowed = SAFETY * (real.error + imaginary.error) + 1e-8 * scale
+    far = ~(np.abs(real.value - imaginary.value) <= allowed)
+    if not far.any():
+        return ""
+    i = np.unravel_index(int(far.argmax()), far.shape)
+    place = f"{name}[{', '.join(map(str, map(int, i)))}]"
+    return (
+        f"not analytic: the slope along i is {imaginary.value[i]:.6g} at {place}, along the real axis "
+        f"{real.value[i]:.6g} (abs, var, norm or a kink?)"
+    )
+
+
+def compare_tensor(problem: Problem, sides: Sides, number: int, grad: Any) -> list[Line]:
+    """Return the lines of one gradient: real differences, and the complex step where it means something."""
+    name, shape = f"d{problem.names[number]}", problem.inputs[number].shape
+    if grad is None:
+        note = f"the backward gives None for {name}; the input is of floating point, so it has a gradient"
+        return [Line(name, "gradient missing", Verdict.WRONG, note=note, shape=shape)]
+    found = np.asarray(grad, np.float64)
+    real, imaginary, reason = sides.estimates(number, found if found.shape == shape else np.zeros(shape))
+    lines = []
+    for check_name, numeric in (("differences", real), ("complex step", imaginary)):
+        if numeric is None:
+            line = Line(name, check_name, Verdict.SKIPPED, note=reason, shape=shape)
+        elif found.shape != shape:
+            note = f"the backward gives shape {found.shape}, but {problem.names[number]} has shape {shape}"
+            line = Line(name, check_name, Verdict.WRONG, note=note, shape=shape)
+        else:
+            line = compare(name, check_name, found, numeric)
+            line.expected = problem.names[number] in problem.zero
+        lines.append(line)
+    wrong = [line for line in lines if line.verdict is Verdict.WRONG]
+    if wrong:
+        diagnosis = diagnose(problem, sides, number, found, real if imaginary is None else imaginary)
+        for line in wrong:
+            line.diagnosis = diagnosis
+    return lines
+
+
+def adjoint(problem: Problem, sides: Sides, grads: Sequence[Any]) -> Line | None:
+    """⟨u, J v⟩ = ⟨Jᵀ u, v⟩ for one random direction v through all inputs at once.
+
+    The left side is one slope of the forward, the right one is the backward's: a check that
+    costs a few forwards whatever the number of inputs.
+    """
+    pairs = [(grad, problem.inputs[number]) for number, grad in zip(problem.differentiable, grads)]
+    if any(grad is None or np.shape(grad) != x.shape for grad, x in pairs) or not any(x.size for _, x in pairs):
+        return None
+    rng = problem.rng("adjoint")
+    inputs = [problem.inputs[number] for number in problem.differentiable]
+    directions = [np.where(np.isfinite(x), rng.standard_normal(x.shape), 0) for x in inputs]
+    right = sum(float(np.vdot(grad, v)) for grad, v in zip(grads, directions))
+
+    def walk(t: float) -> tuple[np.ndarray, float]:
+        moved = list(problem.inputs)
+        for number, x, v in zip(problem.differentiable, inputs, directions):
+            moved[number] = x + t * v
+        return problem.outputs(moved), t
+
+    size = BASE_STEP * max(1.0, *(float(np.abs(x[np.isfinite(x)]).max(initial=0)) for x in inputs))
+    found = slope(walk, sides.y, sides.u, size, THOROUGH)
+    absolute = sum(float(np.abs(grad).ravel() @ np.abs(v).ravel()) for grad, v in zip(grads, directions))
+    error = found.error + EPS * absolute
+    numeric = Estimates(*(np.asarray(value) for value in (found.value, error, found.left, found.right, found.kink)))
+    line = compare("⟨u, Jv⟩", "adjoint", np.asarray(right), numeric)
+    line.expected = {problem.names[number] for number in problem.differentiable} <= set(problem.zero)
+    return line

@@ -1,0 +1,149 @@
+"""What `numpy-gpt gradcheck` does."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from .cases import CASES, case
+from .check import run
+from .problem import prepare
+from .report import Report, merge
+from .suite import TARGETS, fuzz, suite
+
+
+def command(
+    targets: Sequence[str] = (),
+    seed: int = 0,
+    json: bool = False,
+    html: str | Path | None = None,
+    fuzz: int = 0,
+) -> int:
+    """Check targets and print what was found; return 0 where all is ok, 1 for a failure, 2 for a mistake.
+
+    targets  names of ours ("gelu", "model", ...; none: all of them), or FILE.py:NAME: the pair
+             NAME_forward, NAME_backward of that file, at the inputs that its NAME_inputs(rng)
+             returns or, where NAME is one of ours, at ours
+    json     print JSON in place of the table
+    html     also write the report to this file
+    fuzz     check ops at this many random shapes and seeds in place of the standard ones
+    """
+    from rich.console import Console
+
+    from .html import page
+    from .table import show
+
+    console = Console()
+    try:
+        report = collect(targets, seed, fuzz, console if console.is_terminal and not json else None)
+    except Mistake as mistake:
+        print(f"numpy-gpt gradcheck: {mistake}", file=sys.stderr)
+        return 2
+    if html is not None:
+        try:
+            Path(html).write_text(page(report), encoding="utf-8")
+        except OSError as error:
+            print(f"numpy-gpt gradcheck: cannot write {html}: {error}", file=sys.stderr)
+            return 2
+    if json:
+        print(report.to_json())
+    else:
+        show(report, console)
+    return 0 if report.ok else 1
+
+
+class Mistake(ValueError):
+    """What the user asked for cannot be done; one line says why."""
+
+
+def collect(targets: Sequence[str], seed: int, number: int, console: Any) -> Report:
+    """Return the report of all targets. Raises Mistake."""
+    ours = [target for target in targets if ":" not in target]
+    files = [target for target in targets if ":" in target]
+    unknown = [target for target in ours if target not in TARGETS]
+    if unknown:
+        raise Mistake(f"no target called {unknown[0]!r}; there are {', '.join(TARGETS)}, or FILE.py:NAME")
+    if number < 0 or seed < 0:
+        raise Mistake(f"--seed and --fuzz must be at least 0, got {seed} and {number}")
+    if number and (files or set(ours) - set(CASES)):
+        raise Mistake(f"only ops have random sizes: {', '.join(CASES)}")
+    reports = [check_file(target, seed) for target in files]
+    with progress_bar(console) as progress:
+        if number:
+            reports.append(fuzz(number, seed, ours or tuple(CASES), progress))
+        elif ours or not files:
+            reports.append(suite(seed, ours or TARGETS, progress))
+    return merge(reports, seed)
+
+
+class progress_bar:
+    """A bar on the terminal while the checks run; nothing where console is None."""
+
+    def __init__(self, console: Any) -> None:
+        self.console = console
+
+    def __enter__(self) -> Callable[[str, int, int], None] | None:
+        if self.console is None:
+            return None
+        self.status = self.console.status("checking")
+        self.status.start()
+        return lambda name, number, total: self.status.update(f"{number + 1} of {total}  {name}")
+
+    def __exit__(self, *exception: Any) -> None:
+        if self.console is not None:
+            self.status.stop()
+
+
+def check_file(target: str, seed: int) -> Report:
+    """Check the pair that FILE.py:NAME means. Raises Mistake."""
+    path_text, _, name = target.rpartition(":")
+    module = load(Path(path_text))
+    missing = [f"{name}_{part}" for part in ("forward", "backward") if not hasattr(module, f"{name}_{part}")]
+    if not name or missing:
+        pairs = [item.removesuffix("_forward") for item in vars(module) if item.endswith("_forward")]
+        has = f"; it has {', '.join(pairs)}" if pairs else ""
+        raise Mistake(f"{path_text} has no {' and no '.join(missing or ['name after the colon'])}{has}")
+    pair = (getattr(module, f"{name}_forward"), getattr(module, f"{name}_backward"))
+    reproduce = f"numpy-gpt gradcheck {target} --seed {seed}"
+    if hasattr(module, f"{name}_inputs"):
+        return run(prepare(*pair, own_inputs(module, name, seed), seed=seed, target=name, reproduce=reproduce))
+    if name in CASES:
+        ours = case(name, seed)
+        return run(ours.problem(seed, target=name, reproduce=reproduce, pair=pair), ours.invariants)
+    raise Mistake(
+        f"{name} is none of our ops, so {path_text} must say at which inputs to check it: "
+        f"def {name}_inputs(rng): return rng.standard_normal((2, 3, 4)),"
+    )
+
+
+def own_inputs(module: ModuleType, name: str, seed: int) -> tuple:
+    """Return what NAME_inputs(rng) gives, as a tuple. Raises Mistake."""
+    try:
+        inputs = getattr(module, f"{name}_inputs")(np.random.default_rng(seed))
+    except Exception as error:  # a stranger's code may raise anything
+        raise Mistake(f"{name}_inputs(rng) raises {type(error).__name__}: {error}") from error
+    return tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+
+
+def load(path: Path) -> ModuleType:
+    """Import the file at path under a name of its own. Raises Mistake."""
+    if not path.is_file():
+        raise Mistake(f"no file {path}")
+    spec = importlib.util.spec_from_file_location(f"gradcheck_of_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise Mistake(f"{path} is no Python file (its name must end in .py)")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))  # the file's own neighbours can be imported
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # a stranger's code may raise anything
+        raise Mistake(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+    return module

@@ -1,0 +1,148 @@
+"""From two gradients to a verdict."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .numeric import EPS, Estimates
+from .report import Line, Verdict
+
+SAFETY = 10  # an error estimate is an estimate: this many times it is allowed
+RELATIVE = {"differences": 1e-8, "complex step": 1e-11, "adjoint": 1e-8, "projection": 1e-8}
+FLOOR = 1e-11  # of the tensor's largest magnitude
+NOISE = 1e-3  # of the tensor's largest magnitude: a tolerance above it would let anything pass
+DRAWN = 4096  # elements up to which the errors are kept for a picture
+
+
+def budget(numeric: Estimates) -> np.ndarray:
+    """Return the absolute tolerance of every element, from what the estimate says of its own error.
+
+    The tensor's scale sets a floor: an element that is 0 by cancellation is known no better.
+    """
+    scale = np.abs(numeric.value).max(initial=0, where=np.isfinite(numeric.value))
+    return SAFETY * numeric.error + FLOOR * scale
+
+
+def tolerance(analytic: np.ndarray, numeric: Estimates, check: str) -> np.ndarray:
+    """Return what |analytic − numeric| may be: absolute or relative, whichever is larger."""
+    relative = RELATIVE[check] * np.maximum(np.abs(analytic), np.abs(numeric.value))
+    return np.fmax(budget(numeric), relative)
+
+
+def kinks(numeric: Estimates, scale: float) -> np.ndarray:
+    """Return where the slope jumps, by more than rounding makes of a slope of 0."""
+    return numeric.kink & (np.abs(numeric.right - numeric.left) > 1e-6 * scale)
+
+
+def doubt(analytic: np.ndarray, numeric: Estimates, other: Estimates | None, scale: float) -> np.ndarray:
+    """Return, by element, how much closer a look it deserves: above 1 it deserves one.
+
+    An element is in doubt where it disagrees, bends, or is known less well than the check
+    promises, whichever side that speaks for.
+    """
+    allowed = budget(numeric) + EPS * scale + np.finfo(float).tiny
+    share = np.maximum(np.abs(analytic - numeric.value) / allowed, allowed / (1e-8 * scale + np.finfo(float).tiny))
+    if other is not None:
+        share = np.maximum(share, np.abs(other.value - numeric.value) / allowed)
+        share = np.maximum(share, np.abs(analytic - other.value) / tolerance(analytic, other, "complex step"))
+    return np.where(kinks(numeric, scale) | ~np.isfinite(share), np.inf, share)
+
+
+def compare(name: str, check: str, analytic: np.ndarray, numeric: Estimates) -> Line:
+    """Hold every element of analytic to numeric; the worst decides.
+
+    WRONG         further apart than the tolerance; at a kink, outside the two slopes' interval
+    INCONCLUSIVE  a kink, or a tolerance so wide that agreement would mean nothing
+    VACUOUS       no element of either side differs from 0 by more than the error
+    PASS          everything else
+    """
+    if analytic.size == 0:
+        return Line(name, check, Verdict.SKIPPED, note="the tensor is empty", shape=analytic.shape)
+    allowed = tolerance(analytic, numeric, check)
+    error = np.abs(analytic - numeric.value)
+    low, high = np.minimum(numeric.left, numeric.right) - allowed, np.maximum(numeric.left, numeric.right) + allowed
+    known = np.isfinite(numeric.value) & np.isfinite(numeric.error)
+    scale = max(np.abs(analytic[known]).max(initial=0), np.abs(numeric.value[known]).max(initial=0))
+
+    kink = kinks(numeric, scale)
+    agrees = np.where(kink, (low <= analytic) & (analytic <= high), error <= allowed)
+    wrong = ~np.isfinite(analytic) | (known & ~agrees)
+    zero = (np.abs(analytic) <= allowed) & (np.abs(numeric.value) <= allowed)
+    vacuous = bool(zero.all()) and not wrong.any()
+    noisy = known & (allowed > NOISE * scale) & ~np.bool_(vacuous)
+    unsure = ~wrong & (kink | ~known | noisy)
+
+    share = np.where(allowed > 0, error / np.where(allowed > 0, allowed, 1), np.where(error > 0, np.inf, 0))
+    share = np.nan_to_num(share, nan=np.inf, posinf=np.inf)
+    if wrong.any():
+        verdict, among = Verdict.WRONG, wrong
+    elif unsure.any():
+        verdict, among = Verdict.INCONCLUSIVE, unsure
+    else:
+        verdict, among = Verdict.VACUOUS if vacuous else Verdict.PASS, np.ones(error.shape, bool)
+    index = np.unravel_index(int(np.where(among, share, -1).argmax()), error.shape)
+    worst = float(np.nan_to_num(error, nan=np.inf).max())
+    return Line(
+        name,
+        check,
+        verdict,
+        worst=worst,
+        index=tuple(int(i) for i in index),
+        analytic=float(analytic[index]),
+        numeric=float(numeric.value[index]),
+        error_estimate=float(numeric.error[index]),
+        share=float(share[index]),
+        note=explain(verdict, index, analytic, numeric, int(among.sum()), float(allowed[index]), scale),
+        tolerance=float(allowed[index]),
+        relative=worst / scale if scale > 0 else 0.0,
+        shape=analytic.shape,
+        errors=error if error.size <= DRAWN else None,
+    )
+
+
+def explain(
+    verdict: Verdict, index: tuple, analytic: np.ndarray, numeric: Estimates, number: int, allowed: float, scale: float
+) -> str:
+    """Return the sentence that goes with a verdict."""
+    many = f"{number} of {analytic.size} elements"
+    if verdict is Verdict.WRONG:
+        if not np.isfinite(analytic[index]):
+            return f"the backward gives {analytic[index]}; {many} are wrong"
+        return f"{many} are further off than the error explains"
+    if verdict is Verdict.VACUOUS:
+        return "both sides are 0 within the error: agreement shows nothing"
+    if verdict is Verdict.INCONCLUSIVE:
+        if kinks(numeric, scale)[index]:
+            slopes = f"{numeric.left[index]:.6g} on the left and {numeric.right[index]:.6g} on the right"
+            return f"a kink: the slope is {slopes}; no derivative to compare with ({many}). Move the input or the seed"
+        if not np.isfinite(numeric.value[index]):
+            return f"the forward is not finite around here ({many})"
+        return (
+            f"noise above the signal: the difference is only known to {allowed:.2g}, the largest gradient is "
+            f"{scale:.2g} ({many}). Does the forward compute in float32, round, or draw at random?"
+        )
+    return ""
+
+
+def near(name: str, check: str, found: np.ndarray, expected: np.ndarray | float, allowed: float) -> Line:
+    """Hold found to what an identity says it is, in every element, within allowed."""
+    found = np.asarray(found)
+    expected = np.broadcast_to(np.asarray(expected, np.float64), found.shape)
+    error = np.nan_to_num(np.abs(found - expected), nan=np.inf)
+    if error.size == 0:
+        return Line(name, check, Verdict.SKIPPED, note="the tensor is empty")
+    index = np.unravel_index(int(error.argmax()), error.shape)
+    worst = float(error[index])
+    share = worst / allowed if allowed > 0 else (np.inf if worst > 0 else 0.0)
+    return Line(
+        name,
+        check,
+        Verdict.PASS if share <= 1 else Verdict.WRONG,
+        worst=worst,
+        index=tuple(int(i) for i in index),
+        analytic=float(found[index]),
+        numeric=float(expected[index]),
+        error_estimate=0.0,
+        share=share,
+        tolerance=allowed,
+    )

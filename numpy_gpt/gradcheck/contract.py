@@ -1,0 +1,221 @@
+"""The op contract: pure, repeatable, the same for every memory layout, rank and dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from .compare import near
+from .problem import Problem, is_floating
+from .report import Line, Verdict
+from .trees import changed, digests, flatten, leaves, map_leaves
+
+ROUNDING = 1e-12  # of the largest magnitude: another layout or rank may add up in another order
+
+
+def check_contract(problem: Problem) -> list[Line]:
+    """Return one line a clause."""
+    return [
+        *purity(problem),
+        interleaved(problem),
+        memory_layouts(problem),
+        dtypes(problem),
+        *([ranks(problem)] if problem.leading else []),
+    ]
+
+
+def fact(check: str, faults: Sequence[str]) -> Line:
+    """Return the line of a clause that compares no numbers: PASS without faults."""
+    return Line("", check, Verdict.WRONG if faults else Verdict.PASS, note="; ".join(faults))
+
+
+def purity(problem: Problem) -> list[Line]:
+    """Neither forward nor backward writes into what it is given; a second call gives the same bits."""
+    inputs = [np.array(x) if isinstance(x, np.ndarray) else x for x in problem.inputs]
+    named = dict(zip(problem.names, inputs))
+    given = digests(named, "inputs")
+    out, cache = problem.call(inputs)
+    forward_wrote = changed(given, digests(named, "inputs"))
+    same_out = digests(problem.call(inputs)[0], "out") == digests(out, "out")
+
+    dout = problem.upstream(out)
+    before = {place: digests(tree, place) for place, tree in (("dout", dout), ("cache", cache), ("out", out))}
+    grads = problem.gradients(dout, cache)
+    bits = digests(grads, "grads")
+    wrote = {
+        place: changed(before[place], digests(tree, place))
+        for place, tree in (("dout", dout), ("cache", cache), ("out", out))
+    }
+    backward_wrote = changed(given, digests(named, "inputs"))
+    again = problem.gradients(problem.upstream(out), cache)
+    moved = changed(bits, digests(again, "grads"))
+    reused = changed(bits, digests(grads, "grads"))
+    return [
+        fact(
+            "inputs unmodified",
+            [f"forward wrote into {place}" for place in forward_wrote]
+            + [f"backward wrote into {place}" for place in backward_wrote if place not in forward_wrote],
+        ),
+        fact("upstream unmodified", [f"backward wrote into {place}" for place in wrote["dout"]]),
+        fact("cache unmodified", [f"backward wrote into {place}" for place in wrote["cache"] + wrote["out"]]),
+        fact(
+            "same bits twice",
+            ([] if same_out else ["a second forward gives other bits"])
+            + [f"a second backward with the same cache gives other bits in {label(problem, place)}" for place in moved]
+            + [f"a second backward overwrites the first one's {label(problem, place)}" for place in reused],
+        ),
+    ]
+
+
+def label(problem: Problem, place: str) -> str:
+    """Turn "grads[1]" into the gradient's name."""
+    number = int(place.removeprefix("grads[").partition("]")[0])
+    return f"d{problem.names[problem.differentiable[number]]}"
+
+
+def interleaved(problem: Problem) -> Line:
+    """forward(a), forward(b), backward(a) gives what forward(a), backward(a) gives: calls share nothing."""
+    out, cache = problem.call()
+    alone = digests(problem.gradients(problem.upstream(out), cache), "grads")
+    bits = digests(out, "out")
+
+    out, cache = problem.call()
+    other_out, other_cache = problem.call(others(problem))
+    shared = changed(bits, digests(out, "out"))
+    problem.gradients(problem.upstream(other_out, "other upstream"), other_cache)
+    after = digests(problem.gradients(problem.upstream(out), cache), "grads")
+    faults = [f"another forward in between changes {place}" for place in shared]
+    faults += [f"another call in between changes {label(problem, place)}" for place in changed(alone, after)]
+    return fact("interleaved calls", faults)
+
+
+def others(problem: Problem) -> list[Any]:
+    """Return other inputs of the same shapes: new normal numbers, ids in reverse."""
+    rng = problem.rng("other inputs")
+    fresh = [np.where(np.isfinite(x), rng.standard_normal(x.shape), x) if is_floating(x) else x for x in problem.inputs]
+    return [np.flip(x) if isinstance(x, np.ndarray) and x.dtype.kind in "iu" else x for x in fresh]
+
+
+def strided(x: np.ndarray) -> np.ndarray:
+    if x.ndim == 0:
+        return x
+    big = np.zeros([2 * n + 1 for n in x.shape], x.dtype)
+    view = big[tuple(slice(1, None, 2) for _ in x.shape)]
+    view[...] = x
+    return view
+
+
+def read_only(x: np.ndarray) -> np.ndarray:
+    x = x.copy()
+    x.flags.writeable = False
+    return x
+
+
+LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "Fortran order": np.asfortranarray,
+    "strided": strided,
+    "negative strides": lambda x: np.flip(np.flip(x).copy()),
+    "read-only": read_only,
+    "broadcast": lambda x: np.broadcast_to(x[:1], x.shape) if x.ndim and x.size else x,
+}
+
+
+def memory_layouts(problem: Problem) -> Line:
+    """The same numbers in another memory layout give the same results."""
+    faults = []
+    for layout, arrange in LAYOUTS.items():
+        inputs = [arrange(x) if isinstance(x, np.ndarray) else x for x in problem.inputs]
+        plain = [np.array(x, order="C") if isinstance(x, np.ndarray) else x for x in inputs]
+        try:
+            out, cache = problem.call(inputs)
+            dout = map_leaves(arrange, problem.upstream(out))
+            dout_plain = map_leaves(lambda x: np.array(x, order="C"), dout)
+            grads = problem.gradients(dout, cache)
+        except Exception as error:  # a stranger's forward: what it raises is the finding
+            faults.append(f"{layout}: {type(error).__name__}: {error}")
+            continue
+        out_plain, cache_plain = problem.call(plain)
+        grads_plain = problem.gradients(dout_plain, cache_plain)
+        names = ["out", *(f"d{problem.names[number]}" for number in problem.differentiable)]
+        faults += [
+            f"{layout}: {name} is off by {worst:.2g}"
+            for name, x, expected in zip(names, [out, *grads], [out_plain, *grads_plain])
+            if (worst := distance(x, expected)) > ROUNDING
+        ]
+    return fact("memory layouts", faults)
+
+
+def distance(x: Any, expected: Any) -> float:
+    """Return the largest difference as a share of the largest magnitude, at least 1; NaN is infinitely far."""
+    x, expected = flatten(x), flatten(expected)
+    if x.shape != expected.shape:
+        return np.inf
+    equal = (x == expected) | (np.isnan(x) & np.isnan(expected))
+    gap = np.abs(np.where(equal, 0, x - expected))
+    size = np.abs(expected[np.isfinite(expected)]).max(initial=1)
+    return float(np.nan_to_num(gap, nan=np.inf).max(initial=0) / size)
+
+
+def dtypes(problem: Problem) -> Line:
+    """float32 in, float32 out; float64 in, float64 out; every gradient has its input's shape."""
+    faults = []
+    for dtype in (np.float32, np.float64):
+        inputs = [x.astype(dtype) if is_floating(x) else x for x in problem.inputs]
+        out, cache = problem.call(inputs)
+        dout = map_leaves(partial(np.asarray, dtype=dtype), problem.upstream(out))
+        found = [("out" + place, y) for place, y in leaves(out)]
+        for number, grad in zip(problem.differentiable, problem.gradients(dout, cache)):
+            name, x = f"d{problem.names[number]}", problem.inputs[number]
+            if np.shape(grad) != x.shape:
+                faults.append(f"{name} has shape {np.shape(grad)}, {problem.names[number]} has {x.shape}")
+            found += [(name + place, y) for place, y in leaves(grad)]
+        faults += [f"{np.dtype(dtype)} in, {name} is {y.dtype}" for name, y in found if y.dtype != dtype]
+    return fact("dtype and shape", list(dict.fromkeys(faults)))
+
+
+def ranks(problem: Problem) -> Line:
+    """Leading axes of size 1 before the leading inputs change no number, only shapes."""
+    out, cache = problem.call()
+    dout = problem.upstream(out)
+    grads = problem.gradients(dout, cache)
+    faults = []
+    for extra in (1, 2):
+        index = (None,) * extra
+        inputs = [x[index] if name in problem.leading else x for name, x in zip(problem.names, problem.inputs)]
+        new_out, new_cache = problem.call(inputs)
+        if distance(new_out, out) > ROUNDING:
+            faults.append(f"{extra} more axes of size 1 change out")
+            continue
+        new_dout = upstream_like(new_out, dout)
+        for number, grad, new in zip(problem.differentiable, grads, problem.gradients(new_dout, new_cache)):
+            name = f"d{problem.names[number]}"
+            if np.shape(new) != inputs[number].shape:
+                faults.append(f"{extra} more axes of size 1: {name} has shape {np.shape(new)}")
+            elif distance(new, grad) > ROUNDING:
+                faults.append(f"{extra} more axes of size 1 change {name}")
+    return fact("ranks", faults)
+
+
+def upstream_like(out: Any, dout: Any) -> Any:
+    """Return dout's numbers in the shapes of out."""
+    parts = leaves(dout)
+    return map_leaves(lambda y: next(parts)[1].reshape(y.shape), out)
+
+
+def linearity(problem: Problem) -> Line:
+    """backward(a u + b w) = a backward(u) + b backward(w): every backward is linear in the upstream."""
+    out, _ = problem.call()
+    u, w = problem.upstream(out), problem.upstream(out, "second upstream")
+    a, b = 0.7, -1.3
+    other = iter(leaves(w))
+    mixed = map_leaves(lambda part: np.asarray(a * part + b * next(other)[1]), u)
+    g_u, g_w, g = (problem.gradients(upstream, problem.call()[1]) for upstream in (u, w, mixed))
+    lines = []
+    for number, part_u, part_w, part in zip(problem.differentiable, g_u, g_w, g):
+        size = max(np.abs(part_u).max(initial=0), np.abs(part_w).max(initial=0), 1e-3)
+        expected = a * np.asarray(part_u) + b * np.asarray(part_w)
+        lines.append(near(f"d{problem.names[number]}", "linearity", np.asarray(part), expected, 1e-11 * float(size)))
+    return max(lines, key=lambda line: line.share or 0)

@@ -1,0 +1,137 @@
+"""One pair forward/backward with its inputs, made ready to be checked."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .trees import flatten, map_leaves
+
+Forward = Callable[..., tuple[Any, Any]]
+Backward = Callable[[Any, Any], Any]
+
+
+@dataclass
+class Problem:
+    """A pair forward/backward at one point.
+
+    inputs    what the forward takes, in order: floating arrays in float64 (our own copies), the rest as given
+    names     the inputs' names
+    wrt       the numbers of the inputs whose gradients are compared
+    leading   the numbers of the inputs that carry leading axes (B, T, ...) that the op does not mix
+    zero      the names of inputs whose gradient is 0 in theory, here
+    parts     name -> the shares of a gradient that several uses of one input have, for the diagnosis
+    """
+
+    forward: Forward
+    backward: Backward
+    inputs: list[Any]
+    names: list[str]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    wrt: list[int] = field(default_factory=list)
+    out_names: list[str] = field(default_factory=list)
+    leading: tuple[str, ...] = ()
+    zero: tuple[str, ...] = ()
+    notices: list[str] = field(default_factory=list)
+    reproduce: str = ""
+    target: str = ""
+    parts: Callable[[str], dict[str, np.ndarray]] | None = None
+
+    @property
+    def differentiable(self) -> list[int]:
+        """The numbers of the inputs that have a gradient: the floating arrays."""
+        return [number for number, x in enumerate(self.inputs) if is_floating(x)]
+
+    def call(self, inputs: Sequence[Any] | None = None) -> tuple[Any, Any]:
+        """Return the forward's outputs and cache at inputs, the problem's own if not given."""
+        result = self.forward(*(self.inputs if inputs is None else inputs), **self.kwargs)
+        if not (isinstance(result, tuple) and len(result) == 2):
+            raise TypeError(f"{title(self.forward)} must return (out, cache), got {type(result).__name__}")
+        return result
+
+    def outputs(self, inputs: Sequence[Any]) -> np.ndarray:
+        """Return every number of the outputs as one new vector."""
+        return flatten(self.call(inputs)[0])
+
+    def gradients(self, upstream: Any, cache: Any) -> list[Any]:
+        """Return the backward's gradients as a list, one for every differentiable input. Raises TypeError."""
+        result = self.backward(upstream, cache)
+        if isinstance(result, Mapping):
+            result = [result[self.names[number]] for number in self.differentiable]
+        found = list(result) if isinstance(result, (tuple, list)) else [result]
+        if len(found) != len(self.differentiable):
+            names = ", ".join(f"d{self.names[number]}" for number in self.differentiable)
+            raise TypeError(
+                f"{title(self.backward)} returned {len(found)} gradients for {len(self.differentiable)}: {names}"
+            )
+        return found
+
+    def rng(self, purpose: str) -> np.random.Generator:
+        """Return a generator of the problem's seed, another for every purpose."""
+        return np.random.default_rng([self.seed, *purpose.encode()])
+
+    def upstream(self, out: Any, purpose: str = "upstream") -> Any:
+        """Draw a standard normal gradient at out. Ones would be blind to softmax and LayerNorm."""
+        rng = self.rng(purpose)
+        return map_leaves(lambda y: np.asarray(rng.standard_normal(y.shape)), out)
+
+
+def is_floating(x: Any) -> bool:
+    return isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind in "fc"
+
+
+def title(function: Callable) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def prepare(
+    forward: Forward,
+    backward: Backward,
+    inputs: Sequence[Any],
+    *,
+    names: Sequence[str] | None = None,
+    wrt: Sequence[str | int] | None = None,
+    **settings: Any,
+) -> Problem:
+    """Return the Problem: copies of the inputs in float64, each with its name. Raises ValueError."""
+    names = list(names) if names is not None else input_names(forward, len(inputs))
+    if len(names) != len(inputs):
+        raise ValueError(f"names has {len(names)} entries, {names}, for {len(inputs)} inputs")
+    copies, notices = [], []
+    for name, x in zip(names, inputs):
+        if is_floating(x) and x.dtype.kind == "c":
+            raise ValueError(f"input {name} is {x.dtype}; gradients are checked at real inputs")
+        if is_floating(x) and x.dtype != np.float64:
+            notices.append(f"{name} is {x.dtype}; checked in float64, where a difference has digits to spare")
+        copies.append(np.array(x, np.float64) if is_floating(x) else x.copy() if isinstance(x, np.ndarray) else x)
+    problem = Problem(forward, backward, copies, names, notices=notices, **settings)
+    if not problem.differentiable:
+        raise ValueError(f"none of the inputs {', '.join(names)} is a floating-point array: no gradient to check")
+    problem.wrt = problem.differentiable if wrt is None else [find(problem, item) for item in wrt]
+    if not problem.reproduce:
+        problem.reproduce = f"check({title(forward)}, {title(backward)}, *inputs, seed={problem.seed})"
+    return problem
+
+
+def find(problem: Problem, item: str | int) -> int:
+    """Return the number of the input that item, a name or a number, means. Raises ValueError."""
+    number = problem.names.index(item) if item in problem.names else item
+    if number not in problem.differentiable:
+        known = ", ".join(problem.names[number] for number in problem.differentiable)
+        raise ValueError(f"wrt holds {item!r}, which is no differentiable input; there are {known}")
+    return int(number)
+
+
+def input_names(forward: Forward, number: int) -> list[str]:
+    """Return the forward's own names of its first inputs, numbered where it does not tell."""
+    try:
+        parameters = list(inspect.signature(forward).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return positional[:number] + [f"input{n}" for n in range(len(positional), number)]

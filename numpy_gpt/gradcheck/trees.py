@@ -1,0 +1,51 @@
+"""Arrays in nested tuples: what a forward returns, what a cache holds."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+
+def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (path, array) for every array in nested tuples, lists, mappings and objects."""
+    if isinstance(tree, (np.ndarray, np.generic)):
+        yield path, np.asarray(tree)
+    elif isinstance(tree, Mapping):
+        for name, part in tree.items():
+            yield from leaves(part, f"{path}[{name!r}]")
+    elif isinstance(tree, (tuple, list)):
+        for number, part in enumerate(tree):
+            yield from leaves(part, f"{path}[{number}]")
+    elif hasattr(tree, "__dict__") and not callable(tree):
+        for name, part in vars(tree).items():
+            yield from leaves(part, f"{path}.{name}")
+
+
+def map_leaves(function: Callable[[np.ndarray], Any], tree: Any) -> Any:
+    """Return tree with function applied to every array of its tuples and lists; numbers count as arrays."""
+    if isinstance(tree, (tuple, list)):
+        return tuple(map_leaves(function, part) for part in tree)
+    return function(np.asarray(tree))
+
+
+def flatten(tree: Any) -> np.ndarray:
+    """Return every number of an output, an array or nested tuples of them, as one new vector."""
+    if isinstance(tree, (tuple, list)):
+        return np.concatenate([flatten(part) for part in tree])
+    return np.array(tree).reshape(-1)
+
+
+def digests(tree: Any, path: str) -> dict[str, tuple]:
+    """Return dtype, shape and a hash of the bits of every array in tree, to be compared later."""
+    return {
+        place: (str(x.dtype), x.shape, hashlib.blake2b(x.tobytes(), digest_size=16).digest())
+        for place, x in leaves(tree, path)
+    }
+
+
+def changed(before: dict[str, tuple], after: dict[str, tuple]) -> list[str]:
+    """Return the paths at which two digests differ."""
+    return [path for path in {**before, **after} if before.get(path) != after.get(path)]
