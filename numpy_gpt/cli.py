@@ -33,6 +33,32 @@ def sample(args: argparse.Namespace) -> int:
     return 0
 
 
+def gradcheck(args: argparse.Namespace) -> int:
+    from .gradcheck import command
+
+    return command(args.targets, args.seed, args.json, args.html, args.fuzz)
+
+
+def evaluate(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from .run import run_evaluation
+
+    run_evaluation(args.text, args.checkpoint, args.stride, args.B, args.device, Console())
+    return 0
+
+
+def budget(args: argparse.Namespace) -> int:
+    from .budget import command
+    from .config import Config
+
+    sizes = {name: getattr(args, name) for name in ("V", "T_max", "d", "h", "L")}
+    changes = {name: size for name, size in sizes.items() if size is not None}
+    config = Config.preset(args.preset, **changes, norm=args.norm, tie=args.tie, gelu=args.gelu)
+    T = config.T_max if args.T is None else args.T
+    return command(config, args.B, T, args.dtype, args.tokens, args.rate, args.json)
+
+
 def convert(args: argparse.Namespace) -> int:
     from .pretrained import convert
 
@@ -42,6 +68,7 @@ def convert(args: argparse.Namespace) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
+    from .config import PRESETS
     from .run import Setup
     from .training import Schedule
 
@@ -69,6 +96,42 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--top-p", type=float, default=None, help="draw from the fewest tokens that hold p together")
     sub.add_argument("--seed", type=int, default=0, help="the same seed draws the same text")
     sub.add_argument("--device", default="cpu", help="'cpu' or 'cuda'")
+
+    sub = command("evaluate", evaluate, "measure how well a trained model predicts a text")
+    sub.add_argument("text", help="'stdlib', 'shakespeare', or a UTF-8 file")
+    sub.add_argument("--checkpoint", help="a checkpoint, or its folder; default: the newest in runs/")
+    sub.add_argument("--stride", type=int, help="tokens from one window to the next; default: half of T_max")
+    sub.add_argument("--B", type=int, default=4, help="windows at a time")
+    sub.add_argument("--device", default="cpu", help="'cpu' or 'cuda'")
+
+    sub = command("gradcheck", gradcheck, "check hand-written gradients, ours or those of a file of yours")
+    sub.add_argument(
+        "targets", nargs="*", help="ops of ours, 'model', or FILE.py:NAME for its NAME_forward, NAME_backward"
+    )
+    sub.add_argument("--seed", type=int, default=0, help="decides inputs, upstream gradients and directions")
+    sub.add_argument("--json", action="store_true", help="print JSON")
+    sub.add_argument("--html", metavar="FILE", help="also write the report as a page")
+    sub.add_argument("--fuzz", type=int, metavar="N", default=0, help="check ops at N random shapes and seeds")
+
+    sub = command("budget", budget, "count a model's shapes, parameters, FLOPs and bytes, exactly")
+    sub.add_argument("--preset", default="gpt2", help="model size: " + ", ".join(PRESETS))
+    for name, what in (
+        ("V", "vocabulary"),
+        ("T_max", "longest sequence"),
+        ("d", "width"),
+        ("h", "heads"),
+        ("L", "blocks"),
+    ):
+        sub.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"{what}; default: the preset's")
+    sub.add_argument("--B", type=int, default=1, help="batch")
+    sub.add_argument("--T", type=int, help="sequence length; default: T_max")
+    sub.add_argument("--norm", default="pre", help="'pre' or 'post'")
+    sub.add_argument("--gelu", default="tanh", help="'tanh' or 'exact'")
+    sub.add_argument("--tie", action=argparse.BooleanOptionalAction, default=True, help="the head is W_te.T")
+    sub.add_argument("--dtype", default="float32", help="'float32' or 'float64'")
+    sub.add_argument("--tokens", type=float, help="D, to train on: C = 6·N·D")
+    sub.add_argument("--rate", type=float, help="GFLOP/s reached, to tell how long that takes")
+    sub.add_argument("--json", action="store_true", help="print JSON")
 
     sub = command("convert", convert, "bring GPT-2's weights from Hugging Face's files to a checkpoint, or back")
     sub.add_argument("source", help="a folder of Hugging Face's, a name there ('gpt2'), or a checkpoint of ours")

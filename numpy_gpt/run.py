@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -17,6 +18,7 @@ from .backend import device_module
 from .checkpoint import atomic_write, load_checkpoint, save_checkpoint
 from .config import Config
 from .data import bigram_loss, load_text, split, unigram_loss
+from .evaluation import Evaluation, evaluate_text
 from .generation import generate
 from .model import Model
 from .tokenizer import Tokenizer, make_tokenizer, tokenizer_from_dict
@@ -136,6 +138,21 @@ def latest_checkpoint() -> Path:
     return found[-1]
 
 
+def load_run(checkpoint: str | None, device: str) -> tuple[Model, Tokenizer]:
+    """Return the model of a checkpoint, or of its folder, and its tokenizer; None is the newest run's.
+
+    Raises ValueError, naming the file, where the two do not fit each other.
+    """
+    path = latest_checkpoint() if checkpoint is None else Path(checkpoint)
+    model, metadata = load_checkpoint(path / CHECKPOINT if path.is_dir() else path, device_module(device))
+    if "tokenizer" not in metadata:
+        raise ValueError(f"{path}: holds no tokenizer")
+    tokenizer = tokenizer_from_dict(metadata["tokenizer"])
+    if tokenizer.V != model.config.V:
+        raise ValueError(f"{path}: the tokenizer has {tokenizer.V} tokens, the model V = {model.config.V}")
+    return model, tokenizer
+
+
 def run_sampling(
     checkpoint: str | None,
     prompt: str,
@@ -148,13 +165,7 @@ def run_sampling(
     console: Console,
 ) -> None:
     """Continue prompt with a trained model, streamed to the terminal."""
-    path = latest_checkpoint() if checkpoint is None else Path(checkpoint)
-    model, metadata = load_checkpoint(path / CHECKPOINT if path.is_dir() else path, device_module(device))
-    if "tokenizer" not in metadata:
-        raise ValueError(f"{path}: holds no tokenizer")
-    tokenizer = tokenizer_from_dict(metadata["tokenizer"])
-    if tokenizer.V != model.config.V:
-        raise ValueError(f"{path}: the tokenizer has {tokenizer.V} tokens, the model V = {model.config.V}")
+    model, tokenizer = load_run(checkpoint, device)
     ids = tokenizer.encode(prompt) if prompt else np.array([tokenizer.start_id])
     T_max = model.config.T_max
     if len(ids) > T_max:
@@ -162,6 +173,39 @@ def run_sampling(
     tokens = generate(model, ids, n, temperature, top_k, top_p, seed)
     console.out(prompt, end="", highlight=False)
     stream_text(tokenizer, tokens, console)
+
+
+def run_evaluation(
+    text: str, checkpoint: str | None, stride: int | None, B: int, device: str, console: Console
+) -> Evaluation:
+    """Print a trained model's loss, perplexity and bits per byte on a text; return them."""
+    from rich.progress import Progress as Bar
+
+    model, tokenizer = load_run(checkpoint, device)
+    ids = tokenizer.encode(load_text(text))
+    stride = max(1, model.config.T_max // 2) if stride is None else stride
+    n_bytes = len(tokenizer.decode(ids[1:]).encode("utf-8"))
+    start = time.perf_counter()
+    with Bar(console=console, transient=True) as bar:
+        task = bar.add_task(text)
+        result = evaluate_text(
+            model,
+            ids,
+            stride,
+            B,
+            n_bytes,
+            lambda n_scored, n_total: bar.update(task, completed=n_scored, total=n_total),
+        )
+    seconds = time.perf_counter() - start
+    console.print(
+        f"{text}: {result.n_scored:,} tokens scored, stride {stride}\n"
+        f"loss          {result.loss:.4f} nats a token\n"
+        f"perplexity    {result.perplexity:.2f}\n"
+        f"bits per byte {result.bits_per_byte:.4f}\n"
+        f"{result.n_scored / seconds:,.0f} tokens/s",
+        highlight=False,
+    )
+    return result
 
 
 def stream_text(tokenizer: Tokenizer, tokens: Iterator[int], console: Console) -> None:

@@ -1,4 +1,5 @@
 import csv
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 from numpy_gpt.checkpoint import load_checkpoint
 from numpy_gpt.cli import main
+from numpy_gpt.evaluation import evaluate_text
 from numpy_gpt.run import Setup
 from numpy_gpt.training import Schedule
 
@@ -196,6 +198,50 @@ def test_sample_mistakes(flags, word, capsys):
     train()
     capsys.readouterr()
     assert word in error_line(capsys, ["sample", *flags])
+
+
+def test_evaluate_agrees_with_the_run(folder, capsys):
+    train("--tokenizer", "bytes", "--steps", "2")
+    capsys.readouterr()
+    assert main(["evaluate", "words.txt", "--stride", "3"]) == 0
+    told = capsys.readouterr().out
+    model, _ = load_checkpoint("runs/001/model.safetensors")
+    tokens = np.frombuffer((folder / "words.txt").read_bytes(), np.uint8)
+    result = evaluate_text(model, tokens, 3)
+    assert f"{len(tokens) - 1:,} tokens scored" in told
+    assert f"{result.loss:.4f} nats" in told
+    assert f"bits per byte {result.loss / np.log(2):.4f}" in told  # a token is a byte here
+
+
+def test_evaluate_mistakes(capsys):
+    train()
+    assert "absent.txt" in error_line(capsys, ["evaluate", "absent.txt"])
+    assert "stride" in error_line(capsys, ["evaluate", "words.txt", "--stride", "0"])
+
+
+def test_gradcheck_exit_codes(folder, capsys):
+    assert main(["gradcheck", "gelu"]) == 0
+    assert "PASS" in capsys.readouterr().out
+    (folder / "wrong.py").write_text(
+        "def gelu_forward(x):\n    return 2 * x, x\ndef gelu_backward(dy, cache):\n    return dy\n", encoding="utf-8"
+    )
+    assert main(["gradcheck", "wrong.py:gelu"]) == 1
+    assert "WRONG" in capsys.readouterr().out
+    assert "absent" in error_line(capsys, ["gradcheck", "absent"])
+
+
+def test_budget_counts_gpt2(capsys):
+    assert main(["budget"]) == 0
+    assert "124,439,808" in capsys.readouterr().out
+    assert main(["budget", "--preset", "gpt2-xl", "--T", "512", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["config"]["L"] == 48
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"), [(["--h", "7"], "nearest h"), (["--T", "5000"], "T_max"), (["--B", "0"], "B")]
+)
+def test_budget_mistakes(flags, word, capsys):
+    assert word in error_line(capsys, ["budget", *flags])
 
 
 def test_convert_there_and_back(folder, capsys):
