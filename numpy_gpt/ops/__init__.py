@@ -12,7 +12,6 @@ from .attention import (
     attend_forward,
     attention_backward,
     attention_forward,
-    causal_mask,
     merge_heads,
     qkv_backward,
     qkv_forward,
@@ -25,7 +24,7 @@ from .head import head_backward, head_forward
 from .layernorm import layernorm_backward, layernorm_forward
 from .linear import linear_backward, linear_forward
 from .mlp import mlp_backward, mlp_forward
-from .softmax import softmax_backward, softmax_forward
+from .softmax import causal_mask, softmax_backward, softmax_forward
 
 __all__ = [
     "IGNORE_INDEX",

@@ -7,11 +7,14 @@ Leading axes are written B here; any number of them works.
 
 from __future__ import annotations
 
-from types import ModuleType
+from collections.abc import Callable
+
+import numpy as np
 
 from ..backend import Array, array_module
+from .attend_tiled import TILE, attend_tiled_backward, attend_tiled_forward
 from .linear import linear_backward, linear_forward
-from .softmax import softmax_backward, softmax_forward
+from .softmax import causal_mask, softmax_backward, softmax_forward
 
 
 def split_heads(t: Array, h: int) -> Array:
@@ -61,11 +64,6 @@ def qkv_backward(
     return linear_backward(dqkv, cache, out=out)
 
 
-def causal_mask(T: int, xp: ModuleType) -> Array:
-    """Return the (T, T) lower triangle: True where position t may attend to j ≤ t."""
-    return xp.tri(T, dtype=bool)
-
-
 def attend_forward(q: Array, k: Array, v: Array, causal: bool = True, scale: bool = True) -> tuple[Array, tuple]:
     """out = softmax(q kᵀ / √d_head, masked) v
 
@@ -102,6 +100,13 @@ def attend_backward(dout: Array, cache: tuple) -> tuple[Array, Array, Array]:
     return dq, dk, dv
 
 
+def attend_pair(q: Array) -> tuple[Callable, Callable]:
+    """Return the forward and backward to attend with: in tiles where a CPU has a long T before it."""
+    if array_module(q) is np and q.shape[-2] > TILE:
+        return attend_tiled_forward, attend_tiled_backward
+    return attend_forward, attend_backward
+
+
 def attention_forward(
     x: Array,
     W_qkv: Array,
@@ -121,10 +126,11 @@ def attention_forward(
     Raises ValueError where x's last axis is not d, or h does not divide d.
     """
     (q, k, v), cache_qkv = qkv_forward(x, W_qkv, b_qkv, h)  # each (B, h, T, d_head)
-    out, cache_attend = attend_forward(q, k, v, causal, scale)  # (B, h, T, d_head)
+    attend, attend_back = attend_pair(q)
+    out, cache_attend = attend(q, k, v, causal, scale)  # (B, h, T, d_head)
     out = merge_heads(out)  # (B, T, d)
     out, cache_o = linear_forward(out, W_o, b_o)  # (B, T, d)
-    return out, (cache_qkv, cache_attend, cache_o, h)
+    return out, (cache_qkv, cache_attend, cache_o, h, attend_back)
 
 
 def attention_backward(
@@ -134,13 +140,13 @@ def attention_backward(
 
     out: arrays to write the four parameter gradients into, like NumPy's own out=.
     """
-    cache_qkv, cache_attend, cache_o, h = cache
+    cache_qkv, cache_attend, cache_o, h, attend_back = cache
     # out = out @ W_o + b_o
     dout, dW_o, db_o = linear_backward(dout, cache_o, out=out[2:])  # (B, T, d)
     # out = merge_heads(out)
     dout = split_heads(dout, h)  # (B, h, T, d_head)
     # out = attend(q, k, v)
-    dq, dk, dv = attend_backward(dout, cache_attend)  # each (B, h, T, d_head)
+    dq, dk, dv = attend_back(dout, cache_attend)  # each (B, h, T, d_head)
     # q, k, v = qkv(x)
     dx, dW_qkv, db_qkv = qkv_backward((dq, dk, dv), cache_qkv, out=out[:2])
     return dx, dW_qkv, db_qkv, dW_o, db_o

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import math
+from types import ModuleType
 
 from ..backend import Array, array_module
+
+
+def causal_mask(T: int, xp: ModuleType) -> Array:
+    """Return the (T, T) lower triangle: True where position t may attend to j ≤ t."""
+    return xp.tri(T, dtype=bool)
 
 
 def softmax_forward(scores: Array, mask: Array | None = None) -> tuple[Array, Array]:

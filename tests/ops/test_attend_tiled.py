@@ -1,0 +1,106 @@
+"""The tiled attention gives what attention.py's gives, whatever the tiles."""
+
+import numpy as np
+import pytest
+from helpers import (
+    Op,
+    assert_close,
+    check_contract,
+    check_gradients,
+    check_layout,
+    layouts,
+    random_array,
+    seeds,
+    upstream,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from numpy_gpt.ops import attend_backward, attend_forward, attend_tiled, attention_backward, attention_forward
+from numpy_gpt.ops.attend_tiled import TILE, attend_tiled_backward, attend_tiled_forward
+from numpy_gpt.ops.attention import attend_pair
+
+switches = st.booleans()
+leading = st.lists(st.integers(1, 2), max_size=2).map(tuple)
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    monkeypatch.setattr(attend_tiled, "TILE", 4)
+
+
+def heads(rng, shape, dtype="float64"):
+    """q, k, v (..., h, T, d_head)."""
+    return tuple(random_array(rng, shape, dtype) for _ in range(3))
+
+
+def tiled(causal=True, scale=True):
+    return Op(lambda *inputs: attend_tiled_forward(*inputs, causal, scale), attend_tiled_backward, ("q", "k", "v"))
+
+
+@given(leading, st.integers(1, 2), st.integers(1, 13), st.integers(1, 3), switches, switches, seeds)
+def test_equals_the_op_that_a_student_reads(B, h, T, d_head, causal, scale, seed):
+    rng = np.random.default_rng(seed)
+    q, k, v = heads(rng, (*B, h, T, d_head))
+    out, cache = attend_forward(q, k, v, causal, scale)
+    tiled_out, tiled_cache = attend_tiled_forward(q, k, v, causal, scale)
+    assert_close("out", tiled_out, out, rtol=1e-12, atol=1e-13)
+    dout = upstream(rng, out)
+    gradients = zip("qkv", attend_tiled_backward(dout, tiled_cache), attend_backward(dout, cache))
+    for name, tiled_gradient, gradient in gradients:
+        assert_close(f"d{name}", tiled_gradient, gradient, rtol=1e-12, atol=1e-12)
+
+
+@given(st.integers(1, 9), switches, switches, seeds)
+def test_gradient_against_central_differences(T, causal, scale, seed):
+    rng = np.random.default_rng(seed)
+    check_gradients(tiled(causal, scale), heads(rng, (2, T, 2)), rng, rtol=1e-7, atol=1e-8)
+
+
+@given(st.sampled_from(["float32", "float64", "complex128"]), seeds)
+def test_contract(dtype, seed):
+    rng = np.random.default_rng(seed)
+    check_contract(tiled(), heads(rng, (2, 2, 9, 3), dtype), rng)
+
+
+@given(st.lists(layouts, min_size=4, max_size=4), seeds)
+def test_memory_layout_is_no_matter(chosen, seed):
+    rng = np.random.default_rng(seed)
+    check_layout(tiled(), heads(rng, (2, 9, 3)), chosen, rng)
+
+
+def test_a_masked_score_is_never_computed():
+    """A key that is nan reaches no query before it."""
+    rng = np.random.default_rng(0)
+    q, k, v = heads(rng, (1, 12, 2))
+    out, _ = attend_tiled_forward(q, k, v)
+    k[:, 8:], v[:, 8:] = np.nan, np.nan
+    spoilt, _ = attend_tiled_forward(q, k, v)
+    assert spoilt[:, :8].tobytes() == out[:, :8].tobytes()
+
+
+def test_attention_takes_tiles_on_a_cpu_beyond_one_tile(strict):
+    rng = np.random.default_rng(0)
+    (short,), (long,) = (heads(rng, (1, T, 2))[:1] for T in (TILE, TILE + 1))
+    assert attend_pair(short) == (attend_forward, attend_backward)
+    assert attend_pair(long) == (attend_tiled_forward, attend_tiled_backward)
+    assert attend_pair(strict.asarray(long)) == (attend_forward, attend_backward)
+
+
+def test_attention_whole_on_both_sides_of_the_choice():
+    """The first TILE positions do not change when one more, masked from them, calls for tiles."""
+    rng = np.random.default_rng(0)
+    d, T = 6, TILE + 1
+    x = random_array(rng, (2, T, d), "float64")
+    weights = tuple(random_array(rng, shape, "float64") for shape in ((d, 3 * d), (3 * d,), (d, d), (d,)))
+    long, cache = attention_forward(x, *weights, 2)
+    short, short_cache = attention_forward(x[:, :TILE], *weights, 2)
+    assert_close("out", long[:, :TILE], short, rtol=1e-12, atol=1e-12)
+    dout = upstream(rng, long)
+    dout[:, TILE:] = 0  # the last position, unheard, leaves the gradients as they are without it
+    dx, *gradients = attention_backward(dout, cache)
+    short_dx, *short_gradients = attention_backward(dout[:, :TILE], short_cache)
+    assert_close("dx", dx[:, :TILE], short_dx, rtol=1e-11, atol=1e-11)
+    assert not dx[:, TILE:].any()
+    for name, gradient, short_gradient in zip(("dW_qkv", "db_qkv", "dW_o", "db_o"), gradients, short_gradients):
+        assert_close(name, gradient, short_gradient, rtol=1e-11, atol=1e-11)
