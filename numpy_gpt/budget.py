@@ -7,8 +7,8 @@ FLOPs are those of the ops in `numpy_gpt.ops`, by one rule:
   2·R·in·out as in the lesson;
 - free: comparisons, maxima, masks, copies, look-ups, transposes, work on integers, and what is
   one number for a whole array (√d_head, 1/n, AdamW's rates);
-- attention is counted over all T² pairs, those that the causal mask drops too; `masked` says how
-  much of it they are. All B·T targets count in the loss.
+- attention is counted over all T² pairs, as the lesson does, those that the causal mask drops
+  too; `masked` says how much of it they are. All B·T targets count in the loss.
 
 Bytes moved, for the arithmetic intensity, are each array that an op reads or writes, once: its
 inputs, parameters, outputs, and what it saves. Ids are left out.
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+TILE = 128  # queries a tile of attention
 ITEMSIZE = {"float32": 4, "float64": 8, "int64": 8, "bool": 1}  # bytes of one number
 
 
@@ -314,24 +315,42 @@ def crossover(config: Config, percent: int) -> dict[str, float | int]:
 # Bytes
 
 
+def kept_pairs(config: Config, T: int) -> int:
+    """Return how many of a head's T² attention weights the forward on a CPU makes and keeps.
+
+    Up to T = TILE all of them; beyond, it works in tiles of TILE queries, each of which meets no
+    key after its last query (`numpy_gpt/ops/attend_tiled.py`).
+    """
+    if T <= TILE or not config.causal:
+        return T * T
+    stops = [min(start + TILE, T) for start in range(0, T, TILE)]
+    return sum((stop - start) * stop for start, stop in zip(range(0, T, TILE), stops))
+
+
 def memory(config: Config, B: int, T: int, dtype: str = "float32") -> dict[str, int]:
     """Return the bytes that a training step holds, by kind, and the most of them at one time.
 
-    activations  what the forward saves for the backward
+    activations  what the forward saves for the backward: the tensors marked so, less the attention
+                 weights that `kept_pairs` leaves out
     workspace    the largest that comes and goes: the loss's gradient at the logits, with either the
                  widest moment of a block's backward, or the embedding's share of a tied dW_te
     peak         all of it, without what Python and NumPy themselves take (some tens of MB)
     """
     itemsize, N = ITEMSIZE[dtype], config.n_parameters()
     R, d, V = B * T, config.d, config.V
-    attend_backward = 3 * B * config.h * T * T + 4 * R * d  # dattn, dscores and one product beside them
+    skipped = config.L * B * config.h * (T * T - kept_pairs(config, T))
+    if T <= TILE:
+        attend_backward = 3 * B * config.h * T * T + 4 * R * d  # dattn, dscores and one product beside them
+    else:
+        attend_backward = 11 * R * d  # dout; dq, dk and dv, apart, merged and joined; dx
     mlp_backward = 17 * R * d  # gelu_backward: four arrays of 4d (the exact one: three or four)
     embedding_backward = (V * d if config.tie else 0) + 4 * R * d
     parts = {
         "parameters": N * itemsize,
         "gradients": N * itemsize,
         "moments": 2 * N * itemsize,
-        "activations": sum(t.times * t.bytes for t in tensors(config, B, T, dtype) if t.memory == "saved"),
+        "activations": sum(t.times * t.bytes for t in tensors(config, B, T, dtype) if t.memory == "saved")
+        - skipped * itemsize,
         "workspace": (R * V + max(attend_backward, mlp_backward, embedding_backward)) * itemsize,
     }
     return {**parts, "peak": sum(parts.values())}

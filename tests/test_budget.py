@@ -344,7 +344,9 @@ def test_parameters_gradients_and_moments(config):
 @pytest.mark.parametrize(
     ("config", "B", "rel"),
     [
-        (Config(V=64, T_max=256, d=64, h=8, L=2), 2, 0.02),  # attention's T² leads
+        (Config(V=64, T_max=128, d=32, h=8, L=2), 2, 0.02),  # attention's T² leads
+        (Config(V=64, T_max=400, d=64, h=8, L=2), 2, 0.03),  # attention in tiles
+        (Config(V=64, T_max=200, d=64, h=8, L=2, causal=False), 2, 0.03),  # in tiles that skip nothing
         (Config(V=65, T_max=64, d=128, h=4, L=3), 8, 0.02),  # the MLP
         (Config(V=20000, T_max=64, d=64, h=4, L=2), 2, 0.02),  # the tied embedding
         (Config(V=20000, T_max=64, d=64, h=4, L=2, tie=False), 2, 0.02),  # the logits
@@ -354,7 +356,7 @@ def test_parameters_gradients_and_moments(config):
             0.04,
         ),  # an array of 4d less where NumPy reuses one
     ],
-    ids=["attention", "mlp", "embedding", "logits", "post-norm"],
+    ids=["attention", "tiles", "tiles, no mask", "mlp", "embedding", "logits", "post-norm"],
 )
 def test_peak_is_that_of_a_real_step(config, B, rel):
     idx, targets = batch(config, B, config.T_max)
@@ -625,3 +627,17 @@ def test_terminal_shows_every_config(config, capsys):
 def test_terminal_fits_80_columns(capsys):
     command(Config.preset("gpt2"), 4, 1024, tokens=1e10, rate=1000)
     assert max(len(line.rstrip()) for line in capsys.readouterr().out.splitlines()) <= 80
+
+
+def test_tiles_are_those_of_the_op():
+    from numpy_gpt.budget import TILE, kept_pairs
+    from numpy_gpt.ops import attend_tiled
+    from numpy_gpt.ops.attention import attend_forward
+
+    assert TILE == attend_tiled.TILE
+    config = Config(V=7, T_max=300, d=4, h=2, L=1)
+    q = np.random.default_rng(0).normal(size=(2, 300, 2))
+    _, (_, _, _, tiles, _) = attend_tiled.attend_tiled_forward(q, q, q)
+    assert kept_pairs(config, 300) == sum(attn.size for *_, attn in tiles[(0,)])
+    _, (_, _, _, attn, _, _) = attend_forward(q[:, :TILE], q[:, :TILE], q[:, :TILE])
+    assert kept_pairs(config, TILE) == attn[0].size
