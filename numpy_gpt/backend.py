@@ -70,16 +70,16 @@ def synchronize(xp: ModuleType) -> None:
 def keep_freed_memory() -> None:
     """Ask the C library to keep the memory of freed arrays for the next ones (glibc; elsewhere nothing).
 
-    By default it hands the memory of large arrays back to the system, and every step pays for
-    each page again. The process then stays as large as its largest step.
+    By default it hands the memory of large arrays back to the system, which clears every page
+    anew for the next step. The process then stays as large as its largest step.
     """
     if sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
-        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-        mallopt(M_MMAP_THRESHOLD, 2**25)  # the largest that glibc takes
+        M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)  # the end of the heap is not given back below 2 GiB
+        mallopt(M_MMAP_MAX, 0)  # no array gets pages of its own, which would go with it
 
 
 def scatter_add(target: Array, ids: Array, rows: Array) -> None:
@@ -106,16 +106,19 @@ def scatter_add(target: Array, ids: Array, rows: Array) -> None:
 
 BLOCK_SIZE = 2**17  # numbers: small enough for the cache, large enough that threads seldom meet at Python's lock
 
+MANY = 4  # blocks: with fewer, waking a second thread costs more than it saves
 
-def for_blocks(work: Callable[[slice], Any], size: int, xp: ModuleType) -> list[Any]:
-    """Call work(block) for slices that cover 0..size; return its results in order.
 
-    On the CPU the blocks fit the cache and are shared among the cores; what work writes in one
-    block must not depend on another. A GPU, which wants big calls, gets one slice.
+def for_blocks(work: Callable[[slice], Any], size: int, xp: ModuleType, block: int = BLOCK_SIZE) -> list[Any]:
+    """Call work(slice) for slices that cover 0..size, block long; return its results in order.
+
+    On the CPU the blocks fit the cache, and where there are many they are shared among the cores;
+    what work writes in one must not depend on another. A GPU, which wants big calls, gets one slice.
     """
-    if xp is not np or size <= BLOCK_SIZE:
+    if xp is not np or size <= block:
         return [work(slice(0, size))]
-    return _map(work, [slice(start, min(start + BLOCK_SIZE, size)) for start in range(0, size, BLOCK_SIZE)])
+    slices = [slice(start, min(start + block, size)) for start in range(0, size, block)]
+    return _map(work, slices) if len(slices) >= MANY else [work(part) for part in slices]
 
 
 def in_threads(work: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 TILE = 128  # queries a tile of attention
+BLOCK = 2**17  # numbers a block of an element-wise op
 ITEMSIZE = {"float32": 4, "float64": 8, "int64": 8, "bool": 1}  # bytes of one number
 
 
@@ -343,7 +344,11 @@ def memory(config: Config, B: int, T: int, dtype: str = "float32") -> dict[str, 
         attend_backward = 3 * B * config.h * T * T + 4 * R * d  # dattn, dscores and one product beside them
     else:
         attend_backward = 11 * R * d  # dout; dq, dk and dv, apart, merged and joined; dx
-    mlp_backward = 17 * R * d  # gelu_backward: four arrays of 4d (the exact one: three or four)
+    mlp_backward = 9 * R * d  # dy, dh1 and the gradient before GELU
+    if config.gelu == "tanh" and 4 * R * d > BLOCK:
+        mlp_backward += 3 * BLOCK  # GELU's intermediate steps, block by block
+    else:
+        mlp_backward += 8 * R * d
     embedding_backward = (V * d if config.tie else 0) + 4 * R * d
     parts = {
         "parameters": N * itemsize,

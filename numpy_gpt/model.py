@@ -15,17 +15,17 @@ from .ops import (
     IGNORE_INDEX,
     attention_backward,
     attention_forward,
-    cross_entropy_backward,
-    cross_entropy_forward,
     embedding_backward,
     embedding_forward,
     head_backward,
     head_forward,
-    layernorm_backward,
-    layernorm_forward,
     mlp_backward,
     mlp_forward,
 )
+from .ops.blocked import cross_entropy_blocked_backward as cross_entropy_backward
+from .ops.blocked import cross_entropy_blocked_forward as cross_entropy_forward
+from .ops.blocked import layernorm_blocked_backward as layernorm_backward
+from .ops.blocked import layernorm_blocked_forward as layernorm_forward
 from .parameters import Parameters
 from .post_norm import post_norm_block_backward, post_norm_block_forward
 

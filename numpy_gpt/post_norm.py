@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from .backend import Array
 from .config import Config
-from .ops import (
-    attention_backward,
-    attention_forward,
-    layernorm_backward,
-    layernorm_forward,
-    mlp_backward,
-    mlp_forward,
-)
+from .ops import attention_backward, attention_forward, mlp_backward, mlp_forward
+from .ops.blocked import layernorm_blocked_backward as layernorm_backward
+from .ops.blocked import layernorm_blocked_forward as layernorm_forward
 
 
 def post_norm_block_forward(x: Array, p: dict[str, Array], config: Config) -> tuple[Array, tuple]:

@@ -7,6 +7,7 @@ import strict_device
 from helpers import assert_close, random_array, seeds
 from hypothesis import given
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from numpy_gpt import backend
 from numpy_gpt.backend import (
@@ -14,6 +15,7 @@ from numpy_gpt.backend import (
     device_module,
     erf,
     for_blocks,
+    in_threads,
     keep_freed_memory,
     scatter_add,
     synchronize,
@@ -136,30 +138,25 @@ def test_scatter_add_writes_through_a_view(xp):
 
 @given(size=st.integers(0, 40), block=st.integers(1, 11))
 def test_for_blocks_covers_everything_once_and_in_order(size, block):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backend, "BLOCK_SIZE", block)
-        parts = for_blocks(lambda part: np.arange(size)[part], size, np)
+    parts = for_blocks(lambda part: np.arange(size)[part], size, np, block)
     assert all(len(part) <= block for part in parts)
     np.testing.assert_array_equal(np.concatenate(parts), np.arange(size))
 
 
-def test_for_blocks_gives_a_gpu_one_slice(monkeypatch):
-    monkeypatch.setattr(backend, "BLOCK_SIZE", 3)
-    assert for_blocks(lambda block: block, 10, strict_device) == [slice(0, 10)]
+def test_for_blocks_gives_a_gpu_one_slice():
+    assert for_blocks(lambda block: block, 10, strict_device, 3) == [slice(0, 10)]
 
 
 @pytest.mark.parametrize("size", [3, 10])
-def test_for_blocks_hands_on_errors(monkeypatch, size):
-    monkeypatch.setattr(backend, "BLOCK_SIZE", 3)
+def test_for_blocks_hands_on_errors(size):
     with pytest.raises(ZeroDivisionError):
-        for_blocks(lambda block: 1 // (size - block.stop), size, np)
+        for_blocks(lambda block: 1 // (size - block.stop), size, np, 3)
 
 
-def test_for_blocks_keeps_the_callers_errstate(monkeypatch):
+def test_for_blocks_keeps_the_callers_errstate():
     """A thread starts with NumPy's defaults: what the caller silenced would warn there."""
-    monkeypatch.setattr(backend, "BLOCK_SIZE", 3)
     with np.errstate(over="ignore", divide="raise"):
-        found = for_blocks(lambda block: np.geterr(), 10, np)
+        found = for_blocks(lambda block: np.geterr(), 10, np, 3)
     assert len(found) == 4
     assert {(err["over"], err["divide"]) for err in found} == {("ignore", "raise")}
 
@@ -191,3 +188,17 @@ def test_erf_continues_into_the_complex_plane():
     h = 1e-30
     derivative = erf(np.array([0.3 + 1j * h])).imag / h
     assert derivative[0] == pytest.approx(2 / np.sqrt(np.pi) * np.exp(-0.09), rel=1e-14)
+
+
+def test_in_threads_holds_blas_to_one_thread_and_gives_results_in_order():
+    def blas_threads(item):
+        return item, {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+    with threadpool_limits(2, user_api="blas"):
+        assert in_threads(blas_threads, range(5)) == [(item, {1}) for item in range(5)]
+        assert blas_threads(0) == (0, {2})
+
+
+def test_in_threads_hands_on_errors():
+    with pytest.raises(ZeroDivisionError):
+        in_threads(lambda item: 1 // item, [1, 0])

@@ -629,12 +629,14 @@ def test_terminal_fits_80_columns(capsys):
     assert max(len(line.rstrip()) for line in capsys.readouterr().out.splitlines()) <= 80
 
 
-def test_tiles_are_those_of_the_op():
-    from numpy_gpt.budget import TILE, kept_pairs
+def test_tiles_and_blocks_are_those_of_the_ops():
+    from numpy_gpt.backend import BLOCK_SIZE
+    from numpy_gpt.budget import BLOCK, TILE, kept_pairs
     from numpy_gpt.ops import attend_tiled
     from numpy_gpt.ops.attention import attend_forward
 
     assert TILE == attend_tiled.TILE
+    assert BLOCK == BLOCK_SIZE
     config = Config(V=7, T_max=300, d=4, h=2, L=1)
     q = np.random.default_rng(0).normal(size=(2, 300, 2))
     _, (_, _, _, tiles, _) = attend_tiled.attend_tiled_forward(q, q, q)

@@ -41,13 +41,16 @@ def cross_entropy_forward(logits: Array, targets: Array, ignore_index: int = IGN
 # ∂(−log p_target)/∂logits_v = p_v − [v = target]; the mean divides by the number of counted targets.
 
 
-def cross_entropy_backward(dloss: Array | float, cache: tuple) -> Array:
-    """Return dlogits (..., V); dloss is the scalar gradient at the loss, 1 to train."""
+def cross_entropy_backward(dloss: Array | float, cache: tuple, out: Array | None = None) -> Array:
+    """Return dlogits (..., V); dloss is the scalar gradient at the loss, 1 to train.
+
+    out: an array (N, V) to write dlogits into, like NumPy's own out=.
+    """
     probs, rows, targets, counted, n_counted, shape = cache
     xp = array_module(probs)
     dloss = xp.asarray(dloss, dtype=probs.dtype)
     # loss = mean(−log probs[targets])
-    dlogits = probs * (dloss / max(n_counted, 1))  # (N, V)
+    dlogits = xp.multiply(probs, dloss / max(n_counted, 1), out=out)  # (N, V)
     dlogits[rows, targets] -= dloss / max(n_counted, 1)
     dlogits[~counted] = 0
     return dlogits.reshape(shape)

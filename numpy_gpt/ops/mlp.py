@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ..backend import Array
-from .gelu import gelu_backward, gelu_exact_backward, gelu_exact_forward, gelu_forward
+from .blocked import gelu_blocked_backward, gelu_blocked_forward
+from .gelu import gelu_exact_backward, gelu_exact_forward
 from .linear import linear_backward, linear_forward
 
-GELU = {"tanh": (gelu_forward, gelu_backward), "exact": (gelu_exact_forward, gelu_exact_backward)}
+GELU = {"tanh": (gelu_blocked_forward, gelu_blocked_backward), "exact": (gelu_exact_forward, gelu_exact_backward)}
 
 
 def mlp_forward(x: Array, W_1: Array, b_1: Array, W_2: Array, b_2: Array, gelu: str = "tanh") -> tuple[Array, tuple]:
