@@ -340,10 +340,8 @@ def memory(config: Config, B: int, T: int, dtype: str = "float32") -> dict[str, 
     itemsize, N = ITEMSIZE[dtype], config.n_parameters()
     R, d, V = B * T, config.d, config.V
     skipped = config.L * B * config.h * (T * T - kept_pairs(config, T))
-    if T <= TILE:
-        attend_backward = 3 * B * config.h * T * T + 4 * R * d  # dattn, dscores and one product beside them
-    else:
-        attend_backward = 11 * R * d  # dout; dq, dk and dv, apart, merged and joined; dx
+    # dattn, dscores and one product beside them; in tiles: dout; dq, dk and dv, apart, merged and joined; dx
+    attend_backward = 3 * B * config.h * T * T + 4 * R * d if T <= TILE else 11 * R * d
     mlp_backward = 9 * R * d  # dy, dh1 and the gradient before GELU
     if config.gelu == "tanh" and 4 * R * d > BLOCK:
         mlp_backward += 3 * BLOCK  # GELU's intermediate steps, block by block

@@ -99,11 +99,11 @@ LOSS_BLOCK = 2**19  # numbers: some rows of GPT-2's vocabulary
 
 def cross_entropy_blocked_forward(
     logits: Array, targets: Array, ignore_index: int = IGNORE_INDEX
-) -> tuple[Array, list[tuple]]:
+) -> tuple[Array, tuple]:
     """`cross_entropy_forward`, some rows at a time: their means, weighted by their counted targets."""
     if one_block(logits, LOSS_BLOCK) or targets.shape != logits.shape[:-1]:
         loss, cache = cross_entropy_forward(logits, targets, ignore_index)
-        return loss, [cache]
+        return loss, (logits.shape, [(slice(None), 1, cache)])
     V = logits.shape[-1]
     targets = check_ids(targets, V, "targets", ignore_index).reshape(-1)  # (N,)
     logits_rows = logits.reshape(-1, V)  # (N, V)
@@ -115,18 +115,18 @@ def cross_entropy_blocked_forward(
         return loss * share, (rows, share, cache)
 
     losses, blocks = zip(*for_rows(work, logits_rows, LOSS_BLOCK))
-    return sum(losses), [logits.shape, *blocks]
+    return sum(losses), (logits.shape, blocks)
 
 
-def cross_entropy_blocked_backward(dloss: Array | float, cache: list[tuple]) -> Array:
+def cross_entropy_blocked_backward(dloss: Array | float, cache: tuple) -> Array:
     """`cross_entropy_backward`, some rows at a time."""
-    if len(cache) == 1:
-        return cross_entropy_backward(dloss, cache[0])
-    shape, *blocks = cache
-    _, _, (probs, *_) = blocks[0]
-    dlogits = np.empty(shape, probs.dtype)
+    shape, blocks = cache
+    if len(blocks) == 1:
+        return cross_entropy_backward(dloss, blocks[0][2])
+    dtype = blocks[0][2][0].dtype  # of the probabilities
+    dlogits = np.empty(shape, dtype)
     dlogits_rows = dlogits.reshape(-1, shape[-1])  # (N, V)
-    dloss = np.asarray(dloss, dtype=probs.dtype)
+    dloss = np.asarray(dloss, dtype=dtype)
 
     def work(part: slice) -> None:
         for rows, share, block_cache in blocks[part]:
