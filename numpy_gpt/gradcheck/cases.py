@@ -36,8 +36,9 @@ class Sizes:
     @classmethod
     def random(cls, rng: Rng) -> Sizes:
         """Draw sizes; axes of size 1 are common, and ranks go from T's own to two more."""
-        draw = lambda most: int(rng.integers(1, most + 1))  # noqa: E731
-        return cls(tuple(draw(3) for _ in range(rng.integers(0, 3))), draw(4), draw(2), draw(3), draw(6))
+        B = tuple(int(side) for side in rng.integers(1, 4, rng.integers(0, 3)))
+        T, h, d_head, V = (int(rng.integers(1, most + 1)) for most in (4, 2, 3, 6))
+        return cls(B, T, h, d_head, V)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,7 +28,8 @@ def command(
 ) -> int:
     """Check targets and print what was found; return 0 where all is ok, 1 for a failure, 2 for a mistake.
 
-    targets  names of ours ("gelu", "model", ...; none: all of them), or FILE.py:NAME: the pair
+    targets  names of ours ("gelu", "model", ...; none: all ops and small models; "gpt2" and other
+             presets: random directions of the whole gradient), or FILE.py:NAME: the pair
              NAME_forward, NAME_backward of that file, at the inputs that its NAME_inputs(rng)
              returns or, where NAME is one of ours, at ours
     json     print JSON in place of the table
@@ -37,20 +39,19 @@ def command(
     from rich.console import Console
 
     from .html import page
-    from .table import show
+    from .table import WIDTH, show
 
-    console = Console()
+    terminal = sys.stdout.isatty()
+    console = Console(width=None if terminal else WIDTH)
     try:
-        report = collect(targets, seed, fuzz, console if console.is_terminal and not json else None)
+        if html is not None and not Path(html).absolute().parent.is_dir():
+            raise Mistake(f"cannot write {html}: there is no folder {Path(html).parent}")
+        report = collect(targets, seed, fuzz, console if terminal and not json else None)
+        if html is not None:
+            write(Path(html), page(report))
     except Mistake as mistake:
         print(f"numpy-gpt gradcheck: {mistake}", file=sys.stderr)
         return 2
-    if html is not None:
-        try:
-            Path(html).write_text(page(report), encoding="utf-8")
-        except OSError as error:
-            print(f"numpy-gpt gradcheck: cannot write {html}: {error}", file=sys.stderr)
-            return 2
     if json:
         print(report.to_json())
     else:
@@ -66,49 +67,50 @@ def collect(targets: Sequence[str], seed: int, number: int, console: Any) -> Rep
     """Return the report of all targets. Raises Mistake."""
     ours = [target for target in targets if ":" not in target]
     files = [target for target in targets if ":" in target]
-    unknown = [target for target in ours if target not in TARGETS]
-    if unknown:
-        raise Mistake(f"no target called {unknown[0]!r}; there are {', '.join(TARGETS)}, or FILE.py:NAME")
     if number < 0 or seed < 0:
         raise Mistake(f"--seed and --fuzz must be at least 0, got {seed} and {number}")
-    if number and (files or set(ours) - set(CASES)):
-        raise Mistake(f"only ops have random sizes: {', '.join(CASES)}")
+    if number and files:
+        raise Mistake(f"--fuzz draws shapes for ops of ours alone, not for {files[0]}")
     reports = [check_file(target, seed) for target in files]
-    with progress_bar(console) as progress:
-        if number:
-            reports.append(fuzz(number, seed, ours or tuple(CASES), progress))
-        elif ours or not files:
-            reports.append(suite(seed, ours or TARGETS, progress))
+    with progress_on(console) as progress:
+        try:
+            if number:
+                reports.append(fuzz(number, seed, ours or tuple(CASES), progress))
+            elif ours or not files:
+                reports.append(suite(seed, ours or TARGETS, progress))
+        except ValueError as error:
+            raise Mistake(str(error) if number else f"{error}, or FILE.py:NAME") from error
     return merge(reports, seed)
 
 
-class progress_bar:
-    """A bar on the terminal while the checks run; nothing where console is None."""
+@contextmanager
+def progress_on(console: Any) -> Iterator[Callable[[str, int, int], None] | None]:
+    """Yield what shows the target in hand on the terminal; None where there is no console."""
+    if console is None:
+        yield None
+        return
+    with console.status("checking") as status:
+        yield lambda name, number, total: status.update(f"{number + 1} of {total}  {name}")
 
-    def __init__(self, console: Any) -> None:
-        self.console = console
 
-    def __enter__(self) -> Callable[[str, int, int], None] | None:
-        if self.console is None:
-            return None
-        self.status = self.console.status("checking")
-        self.status.start()
-        return lambda name, number, total: self.status.update(f"{number + 1} of {total}  {name}")
-
-    def __exit__(self, *exception: Any) -> None:
-        if self.console is not None:
-            self.status.stop()
+def write(path: Path, text: str) -> None:
+    """Write text to path. Raises Mistake."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Mistake(f"cannot write {path}: {error.strerror}") from error
 
 
 def check_file(target: str, seed: int) -> Report:
     """Check the pair that FILE.py:NAME means. Raises Mistake."""
     path_text, _, name = target.rpartition(":")
     module = load(Path(path_text))
+    pairs = ", ".join(item.removesuffix("_forward") for item in vars(module) if item.endswith("_forward"))
+    if not name:
+        raise Mistake(f"{target} has no name after the colon; {path_text} has {pairs or 'no NAME_forward'}")
     missing = [f"{name}_{part}" for part in ("forward", "backward") if not hasattr(module, f"{name}_{part}")]
-    if not name or missing:
-        pairs = [item.removesuffix("_forward") for item in vars(module) if item.endswith("_forward")]
-        has = f"; it has {', '.join(pairs)}" if pairs else ""
-        raise Mistake(f"{path_text} has no {' and no '.join(missing or ['name after the colon'])}{has}")
+    if missing:
+        raise Mistake(f"{path_text} has no {' and no '.join(missing)}; it has {pairs or 'no NAME_forward'}")
     pair = (getattr(module, f"{name}_forward"), getattr(module, f"{name}_backward"))
     reproduce = f"numpy-gpt gradcheck {target} --seed {seed}"
     if hasattr(module, f"{name}_inputs"):

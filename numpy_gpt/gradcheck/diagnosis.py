@@ -31,7 +31,7 @@ def diagnose(problem: Problem, sides: Sides, number: int, analytic: np.ndarray, 
     hypotheses = itertools.chain(
         wrong_shape(analytic, right),
         simple(analytic, right),
-        constant_ratio(problem, analytic, right),
+        constant_ratio(problem, sides, analytic, right),
         rearranged(analytic, right),
         repeated_ids(problem, analytic, right),
         tied_part(problem, number, analytic, right),
@@ -80,13 +80,15 @@ def simple(analytic: np.ndarray, right: np.ndarray) -> Iterator[str]:
         yield "the sign is flipped"
 
 
-def constant_ratio(problem: Problem, analytic: np.ndarray, right: np.ndarray) -> Iterator[str]:
+def constant_ratio(problem: Problem, sides: Sides, analytic: np.ndarray, right: np.ndarray) -> Iterator[str]:
     """The gradient is the right one times a number, which is named where the shapes name it."""
     if analytic.shape != right.shape or not right.any():
         return
     ratio = float(np.vdot(analytic, right) / np.vdot(right, right))
     if abs(ratio) < 1e-9 or not fits(analytic, ratio * right):
         return
+    if sides.u.size == 1 and abs(ratio * sides.u[0] - 1) < FIT:
+        yield "right for an upstream of ones only: the upstream is ignored"
     size, sign = abs(ratio), "−" if ratio < 0 else ""
     for value, name in named_numbers(problem):
         if abs(size / value - 1) < FIT:
@@ -217,9 +219,14 @@ def plural(word: str, axes: tuple[int, ...], verb: bool = True) -> str:
 
 def ones_only(problem: Problem, sides: Sides, number: int) -> Iterator[str]:
     """Right for an upstream of ones, wrong for another: the upstream is ignored, or enters as a whole."""
+    if sides.u.size == 1:
+        return
     out, cache = problem.call()
     ones = map_leaves(np.ones_like, problem.upstream(out))
-    grad = problem.gradients(ones, cache)[problem.differentiable.index(number)]
+    try:
+        grad = problem.gradients(ones, cache)[problem.differentiable.index(number)]
+    except Exception:  # a stranger's backward that takes no ones: then this is not its mistake
+        return
     real = sides.slopes(number, flatten(ones))
     if np.shape(grad) == real.shape and fits(np.asarray(grad), real):
         yield "right for an upstream of ones only: does every element get its own upstream?"
@@ -229,7 +236,7 @@ def swapped(problem: Problem, sides: Sides, number: int, analytic: np.ndarray) -
     """The gradient of another input of the same shape: returned in another order."""
     for other in problem.differentiable:
         same_shape = other != number and problem.inputs[other].shape == analytic.shape
-        if same_shape and fits(analytic, sides.slopes(other, sides.u)):
+        if same_shape and fits(analytic, sides.slopes(other)):
             yield f"this is d{problem.names[other]}: gradients come in the order of the forward's inputs"
 
 

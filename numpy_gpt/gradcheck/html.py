@@ -30,16 +30,19 @@ def page(report: Report) -> str:
 
 
 def fragment(report: Report) -> str:
-    """Return the table, and below it each failure's message and heat map."""
+    """Return the failures with their heat maps, the table, and the heat maps of the rest, folded away."""
     head = "".join(f"<th style='text-align:left;padding:2px 10px'>{column}</th>" for column in COLUMNS)
     rows = "\n".join(row(line) for line in report.lines)
     notices = "".join(f"<p>Notice: {html.escape(notice)}</p>" for notice in report.notices)
     failures = "\n".join(failure(line) for line in report.failures)
+    others = "\n".join(heat_map(line) for line in report.lines if line.ok and line.check == "differences")
     colour = COLOURS[Verdict.PASS if report.ok else Verdict.WRONG]
     return (
         f"<div style='font-family:sans-serif;font-size:14px'>"
         f"<p style='color:{colour};font-weight:bold'>{html.escape(summary(report))}</p>{notices}{failures}"
-        f"<table style='border-collapse:collapse'><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table></div>"
+        f"<table style='border-collapse:collapse'><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table>"
+        + (f"<details><summary>Where the differences lie</summary>{others}</details>" if others.strip() else "")
+        + "</div>"
     )
 
 
@@ -61,12 +64,13 @@ def row(line: Line) -> str:
 def failure(line: Line) -> str:
     """Return a failed line's message, with the picture of its errors."""
     message = f"<pre style='color:{COLOURS[line.verdict]};white-space:pre-wrap'>{html.escape(line.message())}</pre>"
-    return message + ("" if line.errors is None or line.errors.size < 2 else heat_map(line))
+    return message + heat_map(line)
 
 
 def heat_map(line: Line) -> str:
-    """Return an SVG of |analytic − numeric|: white is none, dark red the largest; a title on every cell."""
-    assert line.errors is not None
+    """Return an SVG of |analytic − numeric|, white none and red the largest; "" for one element, or many."""
+    if line.errors is None or line.errors.size < 2:
+        return ""
     errors = np.nan_to_num(line.errors, nan=np.inf, posinf=np.inf)
     grid = errors.reshape(-1, errors.shape[-1]) if errors.ndim else errors.reshape(1, 1)
     shown = grid[:MOST_CELLS, :MOST_CELLS]
@@ -81,8 +85,13 @@ def heat_map(line: Line) -> str:
             f'<rect x="{c * CELL}" y="{r * CELL}" width="{CELL}" height="{CELL}" fill="{colour}" stroke="#ddd">'
             f"<title>{html.escape(line.name)}[{index}]: {shown[r, c]:.3g}</title></rect>"
         )
-    cut = "" if shown.shape == grid.shape else f", the first {shown.shape[0]}×{shown.shape[1]} of {grid.shape}"
-    caption = f"|analytic − numeric| of {html.escape(line.name)}, red = {largest:.3g}{cut}"
+    cut = (
+        ""
+        if shown.shape == grid.shape
+        else f", the first {shown.shape[0]}×{shown.shape[1]} of {grid.shape[0]}×{grid.shape[1]}"
+    )
+    title = html.escape(f"{line.target} {line.name} ({line.check})".strip())
+    caption = f"|analytic − numeric| of {title}, red = {largest:.3g}{cut}"
     width, height = shown.shape[1] * CELL, shown.shape[0] * CELL
     return (
         f'<figure style="margin:8px 0"><svg width="{width}" height="{height}" role="img" '

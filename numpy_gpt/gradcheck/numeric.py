@@ -13,6 +13,7 @@ EPS = float(np.finfo(np.float64).eps)
 BASE_STEP = (3 * EPS) ** (1 / 3)  # ≈ 8.7e-6: where truncation h²/6 and rounding ε/h are about equal
 QUICK = (1.0, 2.0)  # in base steps
 THOROUGH = tuple(2.0**k for k in range(-4, 8))
+OTHERS = tuple(1.3 * multiple for multiple in THOROUGH)
 COMPLEX_STEP = 1e-20  # its square is nothing beside 1, and far from underflow
 MAX_REFINED = 64  # elements of one tensor that get the thorough steps, the most suspicious first
 
@@ -27,7 +28,7 @@ class Slope(NamedTuple):
     error: float  # estimated: truncation and rounding
     left: float  # the one-sided slopes
     right: float
-    kink: bool  # they do not meet as the step shrinks
+    kink: bool  # they do not meet as the step shrinks; then the error is that of the slopes
 
 
 class Estimates(NamedTuple):
@@ -51,11 +52,13 @@ def slope(walk: Walk, y: np.ndarray, u: np.ndarray, size: float, multiples: Sequ
         T[k][m] = (4ᵐ T[k][m−1] − T[k+1][m−1]) / (4ᵐ − 1),   T[k][0] = D(hₖ),  hₖ₊₁ = 2hₖ
 
     The outputs are subtracted before they are projected, so that all that did not move
-    cancels exactly. Each T's error is estimated by its distance from the two entries it came
-    from, plus the rounding of D(hₖ); the entry of least error wins.
+    cancels exactly. The entry T of least estimated error wins; its error is its distance from
+    the two entries it came from, plus the rounding of D(hₖ), plus the jump at its steps:
 
-    At a kink the left and the right slope differ by a jump that does not shrink with h:
-    2·jump(h) − jump(2h), which is 0 up to h³ for a smooth f, is then the jump itself.
+        jump(h) = 2 (right(h) − left(h)) − (right(2h) − left(2h)),   right and left the one-sided slopes
+
+    which is 0 up to h³ for a smooth f, and at a kink the jump of the slope itself, at every h.
+    Where it is most of the error, the point is called a kink.
 
     Richardson, 1911; Ridders, 1982 (Advances in Engineering Software 4); Press et al.,
     Numerical Recipes, §5.7.
@@ -70,24 +73,43 @@ def slope(walk: Walk, y: np.ndarray, u: np.ndarray, size: float, multiples: Sequ
         right.append(float(u @ (up - y)) / h_up)
         left.append(float(u @ (down - y)) / h_down)
         rounding.append(EPS * float(weight @ ((up != y) | (down != y))) / h)
-    if len(steps) > 3:  # the smallest steps, where truncation is nil, measure what rounding really is
-        measured = max(abs(D[k] - D[k + 1]) * steps[k] for k in range(3))
+    bend = [b - a for a, b in zip(left, right)]
+    jump = [abs(2 * near - far) for near, far in pairwise(bend)]
+    if len(steps) > 7:
+        measured = measured_rounding(D, jump, steps)
         rounding = [max(bound, measured / h) for bound, h in zip(rounding, steps)]
+    value, error, k, jumped = extrapolate(D, rounding, jump)
+    kink = jumped > max(0.5 * error, 20 * rounding[k], 1e-5 * abs(left[k]), 1e-5 * abs(right[k]))
+    return Slope(value, error - jumped if kink else error, left[k], right[k], kink)
 
-    value, error, finest = D[0], np.inf, 0
-    row = D
+
+def measured_rounding(D: Sequence[float], jump: Sequence[float], steps: Sequence[float]) -> float:
+    """Return the rounding of ⟨u, f⟩ as the six smallest steps show it, where truncation is nil.
+
+    It is in the jumps, unless a kink makes them: hence their median. And it is in what
+    neighbouring slopes disagree by beyond their jumps: a forward that rounds to float32 inside
+    moves in stairs, on which slopes and jumps can look perfect for several steps.
+    """
+    R = [(4 * near - far) / 3 for near, far in pairwise(D)]
+    stairs = max((abs(R[k] - R[k + 1]) - 2 * max(jump[k : k + 3])) * steps[k] for k in range(5))
+    return max(stairs, float(np.median([jump[k] * steps[k] for k in range(6)])))
+
+
+def extrapolate(
+    D: Sequence[float], rounding: Sequence[float], jump: Sequence[float]
+) -> tuple[float, float, int, float]:
+    """Return the entry of Richardson's table with the least error, that error, its finest step, and its jump."""
+    best = (D[0], np.inf, 0, 0.0)
+    row = list(D)
     for m in range(1, min(len(D), 4)):
         finer = row
         row = [(4**m * a - b) / (4**m - 1) for a, b in pairwise(finer)]
-        for k, candidate in enumerate(row):
-            estimate = max(abs(candidate - finer[k]), abs(candidate - finer[k + 1])) + rounding[k]
-            if estimate < error:
-                value, error, finest = candidate, estimate, k
-
-    k = min(finest, multiples.index(1.0))
-    jump = 2 * (right[k] - left[k]) - (right[k + 1] - left[k + 1])
-    kink = abs(jump) > 20 * max(rounding[k : k + 2]) + 1e-6 * (abs(left[k]) + abs(right[k]))
-    return Slope(value, error, left[k], right[k], bool(kink))
+        for k, value in enumerate(row):
+            jumped = max(jump[k : k + m])
+            error = max(abs(value - finer[k]), abs(value - finer[k + 1])) + rounding[k] + jumped
+            if error < best[1]:
+                best = (value, error, k, jumped)
+    return best
 
 
 def element_slope(
@@ -122,11 +144,21 @@ def differences(f: Evaluate, x: np.ndarray, y: np.ndarray, u: np.ndarray) -> Est
 
 
 def refine(f: Evaluate, x: np.ndarray, y: np.ndarray, u: np.ndarray, estimates: Estimates, doubt: np.ndarray) -> None:
-    """Do the elements of greatest doubt again, with twelve step sizes; doubt of 1 or less is none."""
+    """Do the elements of greatest doubt again, each twice; doubt of 1 or less is none.
+
+    Twelve step sizes, and twelve that share no power of two with them: where rounding moves in
+    stairs, one run's slopes can look perfect by chance, but the two then disagree.
+    """
     order = np.argsort(-doubt, axis=None, kind="stable")[:MAX_REFINED]
     for i in zip(*np.unravel_index(order, x.shape)):
         if doubt[i] > 1:
-            store(estimates, i, element_slope(f, x, i, y, u, THOROUGH))
+            store(estimates, i, both(*(element_slope(f, x, i, y, u, steps) for steps in (THOROUGH, OTHERS))))
+
+
+def both(one: Slope, other: Slope) -> Slope:
+    """Return the better known of two slopes, with no less error than they are apart."""
+    best = min(one, other, key=lambda found: found.error)
+    return best._replace(error=max(best.error, abs(one.value - other.value)), kink=one.kink and other.kink)
 
 
 def store(estimates: Estimates, i: tuple, found: Slope) -> None:

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ..config import PRESETS
 from .cases import CASES, case, random_case
 from .check import run
-from .models import CONFIGS, check_model
+from .models import CONFIGS, check_model, check_preset
 from .report import Report, merge
 
 TARGETS = (*CASES, *CONFIGS)
 
 
+def check_known(targets: Sequence[str], known: Sequence[str]) -> None:
+    """Raise ValueError for the first target that is not known."""
+    for target in targets:
+        if target not in known:
+            raise ValueError(f"no target called {target!r}; there are {', '.join(known)}")
+
+
 def check_target(name: str, seed: int = 0) -> Report:
-    """Check one of our ops, or one of the small models, at its standard sizes. Raises ValueError."""
+    """Check one of our ops or small models at its standard sizes, or a preset by projections. Raises ValueError."""
     reproduce = f"numpy-gpt gradcheck {name} --seed {seed}"
     if name in CONFIGS:
         return check_model(CONFIGS[name], seed, target=name, reproduce=reproduce)
-    if name not in CASES:
-        raise ValueError(f"no target called {name!r}; there are {', '.join(TARGETS)}, or FILE.py:NAME")
+    if name in PRESETS:
+        return check_preset(name, seed, reproduce)
     found = case(name, seed)
     return run(found.problem(seed, target=name, reproduce=reproduce), found.invariants)
 
@@ -30,8 +38,12 @@ def suite(
 ) -> Report:
     """Check all our ops and small whole models: repeated ids, both GELUs, tied and untied, pre- and post-norm.
 
+    targets   names of ops and small models, by default all; or of presets, checked by projections
     progress  called with the target's name, its number and how many there are
+
+    Raises ValueError for an unknown target.
     """
+    check_known(targets, (*TARGETS, *PRESETS))
     reports = []
     for number, name in enumerate(targets):
         if progress is not None:
@@ -50,11 +62,10 @@ def fuzz(
 
     Raises ValueError for a target that is no op.
     """
+    check_known(targets, tuple(CASES))
     reports = []
     for k in range(number):
         name, this = targets[k % len(targets)], seed + k
-        if name not in CASES:
-            raise ValueError(f"only ops have random sizes, not {name!r}; there are {', '.join(CASES)}")
         if progress is not None:
             progress(name, k, number)
         found = random_case(name, this)

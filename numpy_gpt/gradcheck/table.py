@@ -20,9 +20,11 @@ STYLES = {
 }
 ORDER = (Verdict.WRONG, Verdict.INCONCLUSIVE, Verdict.VACUOUS, Verdict.PASS, Verdict.SKIPPED)  # the gravest first
 MOST_MESSAGES = 10
+MOST_ROWS = 250  # more lines than that, as of many random shapes, are summed up
+WIDTH = 120  # of a text that no terminal measures
 
 
-def plain(report: Report, width: int = 110) -> str:
+def plain(report: Report, width: int = WIDTH) -> str:
     """Return the report as text without colour."""
     from rich.console import Console
 
@@ -34,7 +36,8 @@ def plain(report: Report, width: int = 110) -> str:
 def show(report: Report, console: Console) -> None:
     """Print the report to a rich console."""
     if report.lines:
-        console.print(by_target(report) if len(report.targets) > 1 else by_line(report))
+        many = len(report.targets) > 1 or len(report.lines) > MOST_ROWS
+        console.print(by_target(report) if many else by_line(report))
     for notice in report.notices:
         console.print(f"Notice: {notice}", markup=False, soft_wrap=True)
     for line in report.failures[:MOST_MESSAGES]:

@@ -1,0 +1,300 @@
+"""The verdicts: right gradients pass, kinks and noise are not called wrong, nothing compared is a failure."""
+
+import numpy as np
+import pytest
+
+from numpy_gpt import Config, Model
+from numpy_gpt.gradcheck import Report, Verdict, check, check_model, check_projections, fuzz, suite
+from numpy_gpt.gradcheck.cases import CASES, case
+from numpy_gpt.gradcheck.models import CONFIGS, IDX
+
+X = np.random.default_rng(1).standard_normal((3, 4))
+
+
+def square(x):
+    return x * x, x
+
+
+def square_backward(dy, x):
+    return 2 * x * dy
+
+
+def relu(x):
+    return np.maximum(x, 0), x
+
+
+def relu_backward(dy, x):
+    return dy * (x > 0)
+
+
+def line_of(report: Report, check_name: str, name: str | None = None):
+    return next(line for line in report.lines if line.check == check_name and name in (None, line.name))
+
+
+@pytest.fixture(scope="module")
+def everything():
+    return suite(seed=0)
+
+
+def test_all_of_ours_pass(everything):
+    assert everything.ok, str(everything)
+    assert everything.targets == [*CASES, *CONFIGS]
+    assert {line.verdict for line in everything.lines} == {Verdict.PASS}
+
+
+def test_all_of_ours_agree_as_closely_as_promised(everything):
+    for check_name, most in (("differences", 1e-8), ("complex step", 1e-11)):
+        relative = {
+            f"{line.target} {line.name}": line.relative for line in everything.lines if line.check == check_name
+        }
+        assert len(relative) > 100
+        assert max(relative.values()) <= most, max(relative, key=relative.get)
+
+
+def test_small_models_cover_the_switches():
+    assert {c.tie for c in CONFIGS.values()} == {True, False}
+    assert {c.gelu for c in CONFIGS.values()} == {"tanh", "exact"}
+    assert {c.norm for c in CONFIGS.values()} == {"pre", "post"}
+    assert all(len(set(row)) < len(row) for row in IDX)
+
+
+def test_no_false_alarm_at_random_shapes():
+    report = fuzz(150, seed=20_000)
+    assert report.ok, str(report)
+
+
+def test_every_check_is_there(everything):
+    found = {line.check for line in everything.lines}
+    assert found >= {
+        "differences",
+        "complex step",
+        "adjoint",
+        "linearity",
+        "inputs unmodified",
+        "upstream unmodified",
+        "cache unmodified",
+        "same bits twice",
+        "interleaved calls",
+        "memory layouts",
+        "dtype and shape",
+        "ranks",
+        "invariant: rows sum to 0",
+        "invariant: dx orthogonal to ones",
+        "invariant: dx orthogonal to x̂",
+        "invariant: gradient of the future is 0",
+        "invariant: the past does not see the future",
+        "invariant: K third is 0",
+        "invariant: tied gradient is the sum of both parts",
+    }
+
+
+def test_usable_as_a_test():
+    assert check(square, square_backward, X).ok
+    assert not check(square, lambda dy, x: x * dy, X).ok
+
+
+def test_same_seed_same_report():
+    first, second, other = (check(square, square_backward, X, seed=seed) for seed in (4, 4, 5))
+    assert first.lines == second.lines
+    assert first.lines != other.lines
+
+
+def test_tuple_outputs_integer_inputs_and_kwargs():
+    def forward(x, ids, y, power=1):
+        return (x[ids] ** power, x * y), (x, ids, y, power)
+
+    def backward(dout, cache):
+        (da, db), (x, ids, y, power) = dout, cache
+        dx = db * y
+        np.add.at(dx, ids, da * power * x[ids] ** (power - 1))
+        return dx, db * x
+
+    ids = np.array([0, 2, 2])
+    report = check(forward, backward, X, ids, X + 1, kwargs={"power": 3})
+    assert report.ok, str(report)
+    assert {line.name for line in report.lines if line.check == "complex step"} == {"dx", "dy"}
+
+
+def test_wrt_limits_what_is_compared():
+    def forward(x, y):
+        return x * y, (x, y)
+
+    def backward(dout, cache):
+        return dout * cache[1], 0 * dout
+
+    assert check(forward, backward, X, X + 1, wrt=["x"]).ok
+    report = check(forward, backward, X, X + 1, wrt=[1], contract=False)
+    assert [line.name for line in report.lines if line.check == "differences"] == ["dy"]
+    with pytest.raises(ValueError, match="'z', which is no differentiable input; there are x, y"):
+        check(forward, backward, X, X, wrt=["z"])
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward"),
+    [(relu, relu_backward), (lambda x: (np.abs(x), x), lambda dy, x: dy * np.sign(x))],
+    ids=["relu", "abs"],
+)
+def test_kinks_are_inconclusive(forward, backward):
+    report = check(forward, backward, np.array([1.0, 0.0, -1.0]))
+    line = line_of(report, "differences")
+    assert line.verdict is Verdict.INCONCLUSIVE
+    assert "a kink" in line.note
+    assert line.index == (1,)
+    assert not report.ok
+    assert check(forward, backward, np.array([1.0, 1e-4, 3e-5, -1e-5, -1.0])).ok  # near a kink is not at it
+
+
+def test_a_gradient_outside_both_slopes_of_a_kink_is_wrong():
+    report = check(relu, lambda dy, x: dy * np.where(x == 0, 5, x > 0), np.array([1.0, 0.0, -1.0]))
+    assert line_of(report, "differences").verdict is Verdict.WRONG
+
+
+def test_noise_is_inconclusive():
+    def forward(x):
+        return np.sin(np.float32(x)).astype(x.dtype), x
+
+    line = line_of(check(forward, lambda dy, x: dy * np.cos(x), X, contract=False), "differences")
+    assert line.verdict is Verdict.INCONCLUSIVE
+    assert "noise above the signal" in line.note
+
+
+def test_agreement_on_zero_is_vacuous():
+    def forward(x):
+        return x - x, x
+
+    report = check(forward, lambda dy, x: 0 * dy, X)
+    assert line_of(report, "differences").verdict is Verdict.VACUOUS
+    assert not report.ok
+    assert check(forward, lambda dy, x: 0 * dy, X, zero=["x"]).ok
+    assert line_of(check(forward, lambda dy, x: dy, X, zero=["x"]), "differences").verdict is Verdict.WRONG
+
+
+def test_nothing_compared_is_a_failure():
+    report = check(square, square_backward, np.zeros((0, 3)))
+    assert not report.ok
+    assert report.failures[0].check == "nothing compared"
+    assert not Report([]).ok
+
+
+def test_nan_is_wrong_and_never_passes():
+    report = check(square, lambda dy, x: np.full_like(x, np.nan), X, contract=False)
+    assert line_of(report, "differences").verdict is Verdict.WRONG
+    report = check(lambda x: (x * np.nan, x), square_backward, X, contract=False)
+    assert line_of(report, "differences").verdict is Verdict.INCONCLUSIVE
+
+
+def test_minus_infinity_stays_where_it_is():
+    c = case("softmax")
+    scores = np.array([[0.3, -np.inf, 1.0], [0.1, 0.2, -np.inf]])
+    report = check(c.forward, c.backward, scores, names=["scores"])
+    assert report.ok, str(report)
+
+
+def test_float32_is_raised_with_a_notice():
+    report = check(square, square_backward, X.astype(np.float32))
+    assert report.ok
+    assert report.notices == ["x is float32; checked in float64, where a difference has digits to spare"]
+    assert "Notice: x is float32" in str(report)
+
+
+def test_bad_inputs():
+    with pytest.raises(ValueError, match="input x is complex128"):
+        check(square, square_backward, X + 0j)
+    with pytest.raises(ValueError, match="none of the inputs x is a floating-point array"):
+        check(square, square_backward, np.arange(3))
+    with pytest.raises(ValueError, match="names has 2 entries"):
+        check(square, square_backward, X, names=["a", "b"])
+
+
+def test_what_a_stranger_raises_is_a_line():
+    def backward(dy, x):
+        raise RuntimeError("no such thing")
+
+    report = check(square, backward, X)
+    assert not report.ok
+    assert "RuntimeError: no such thing (test_gradcheck_check.py:" in report.failures[0].note
+
+
+def test_missing_gradients_leave_the_others_checked():
+    def forward(x, y):
+        return x * y, (x, y)
+
+    report = check(forward, lambda dout, cache: (dout * cache[1], None), X, X + 1)
+    assert [line.name for line in report.failures] == ["dy"]
+    assert "None" in report.failures[0].note
+    report = check(forward, lambda dout, cache: dout * cache[1], X, X + 1)
+    assert "returned 1 gradients for 2: dx, dy" in report.failures[0].note
+
+
+# The complex step and its traps
+
+
+def normalise_by_var(x):
+    return x / np.sqrt(np.var(x) + 1), x
+
+
+def normalise_by_var_backward(dy, x):
+    rstd = 1 / np.sqrt(np.var(x) + 1)
+    return dy * rstd - (dy * x).sum() * rstd**3 * (x - x.mean()) / x.size
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "words"),
+    [
+        (normalise_by_var, normalise_by_var_backward, "not analytic: the slope along i"),
+        (lambda x: (np.abs(x + 9), x), lambda dy, x: dy, "drops the imaginary part"),
+        (lambda x: (np.float64(x) ** 2, x), square_backward, "does not take complex numbers"),
+        (lambda x: (np.hypot(x, 1), x), lambda dy, x: dy * x / np.hypot(x, 1), "does not take complex numbers"),
+    ],
+)
+def test_not_analytic_gives_no_number(forward, backward, words):
+    report = check(forward, backward, X, contract=False)
+    line = line_of(report, "complex step")
+    assert line.verdict is Verdict.SKIPPED
+    assert words in line.note
+    assert line.analytic is None
+    assert report.ok, str(report)
+
+
+def test_complex_step_sees_what_differences_cannot():
+    def backward(dy, x):
+        return 2 * x * dy * (1 + 1e-10)
+
+    report = check(square, backward, X, contract=False)
+    assert line_of(report, "differences").verdict is Verdict.PASS
+    assert line_of(report, "complex step").verdict is Verdict.WRONG
+
+
+# Whole models
+
+
+def test_check_model_finds_an_ignored_upstream():
+    class Model1(Model):
+        def loss_backward(self, dloss, cache, grads=None):
+            return super().loss_backward(1.0, cache, grads)
+
+    config = Config(V=5, T_max=3, d=2, h=1, L=1)
+    report = check_model(model=Model1(config, dtype="float64"), idx=np.array([[1, 2, 1]]))
+    assert "the upstream is ignored" in report.failures[0].diagnosis
+
+
+def test_projections_pass_and_restore_the_model():
+    model = Model(Config(V=11, T_max=8, d=12, h=3, L=2))
+    before = model.params.flat.copy()
+    report = check_projections(model, np.array([[1, 2, 2, 5, 9]]), directions=2)
+    assert report.ok, str(report)
+    assert len(report.lines) == 2 * (len(model.params) + 1)
+    assert report.notices[0].startswith("the model is float32")
+    np.testing.assert_array_equal(model.params.flat, before)
+
+
+def test_projections_find_one_wrong_tensor():
+    class Wrong(Model):
+        def loss_backward(self, dloss, cache, grads=None):
+            g = super().loss_backward(dloss, cache, grads)
+            g["block.0.W_o"][0, 0] *= 1.01
+            return g
+
+    model = Wrong(Config(V=11, T_max=8, d=12, h=3, L=1), dtype="float64")
+    report = check_projections(model, np.array([[1, 2, 2, 5, 9]]))
+    assert {line.name for line in report.failures} == {"⟨dblock.0.W_o, v⟩", "⟨∇L, v⟩"}

@@ -1,0 +1,179 @@
+"""What the command prints and returns."""
+
+import json
+from html.parser import HTMLParser
+
+import pytest
+
+from numpy_gpt.gradcheck import Report, check_model, command
+
+RIGHT = """
+import numpy as np
+
+def gelu_forward(x):
+    t = np.tanh(0.7978845608028654 * (x + 0.044715 * x**3))
+    return 0.5 * x * (1 + t), (x, t)
+
+def gelu_backward(dy, cache):
+    x, t = cache
+    du = 0.7978845608028654 * (1 + 3 * 0.044715 * x**2)
+    return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * du)
+
+def cube_forward(x):
+    return x**3, x
+
+def cube_backward(dy, x):
+    return 3 * x**2 * dy
+
+def cube_inputs(rng):
+    return rng.standard_normal((2, 3))
+
+def lonely_forward(x):
+    return x, None
+
+def strange_forward(x):
+    return x, None
+
+def strange_backward(dy, cache):
+    return dy
+"""
+
+
+@pytest.fixture
+def ops_file(tmp_path):
+    def write(text=RIGHT):
+        path = tmp_path / "my_ops.py"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_all_ok_is_0_and_plain_when_piped(capsys):
+    assert command(["gelu", "linear"]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "gelu" in out
+    assert out.splitlines()[-1].startswith("ok: ")
+
+
+def test_one_target_lists_every_line(capsys):
+    assert command(["linear"], seed=3) == 0
+    out = capsys.readouterr().out
+    for part in ("dx", "dW", "db", "complex step", "memory layouts", "seed 3"):
+        assert part in out
+
+
+def test_a_students_file_with_our_inputs(ops_file, capsys):
+    assert command([f"{ops_file()}:gelu"]) == 0
+    wrong = RIGHT.replace("0.5 * x * (1 - t * t) * du)", "0)")
+    path = ops_file(wrong)
+    assert command([f"{path}:gelu"], seed=7) == 1
+    out = capsys.readouterr().out
+    assert "WRONG  gelu dx[" in out
+    assert f"numpy-gpt gradcheck {path}:gelu --seed 7" in out
+
+
+def test_a_students_file_with_its_own_inputs(ops_file):
+    assert command([f"{ops_file()}:cube"]) == 0
+
+
+def test_a_diagnosis_reaches_the_terminal(ops_file, capsys):
+    assert command([f"{ops_file(RIGHT.replace('3 * x**2 * dy', '6 * x**2 * dy'))}:cube"]) == 1
+    assert "every element is 2 times the right one" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("gelux", "no target called 'gelux'; there are embedding, linear"),
+        ("nowhere.py:gelu", "no file nowhere.py"),
+        ("FILE:tanh", "has no tanh_forward and no tanh_backward; it has gelu, cube, lonely, strange"),
+        ("FILE:lonely", "has no lonely_backward"),
+        ("FILE:strange", "strange is none of our ops"),
+        ("FILE:", "no name after the colon"),
+    ],
+)
+def test_a_mistake_is_2_and_one_line(ops_file, capsys, target, words):
+    assert command([target.replace("FILE", str(ops_file()))]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert words in captured.err
+    assert captured.err.startswith("numpy-gpt gradcheck: ")
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["def f(:\n", "import nothing_of_this_name\n", "1 / 0\n"])
+def test_a_file_that_cannot_be_imported(ops_file, capsys, text):
+    assert command([f"{ops_file(text)}:gelu"]) == 2
+    assert "cannot be imported" in capsys.readouterr().err
+
+
+def test_settings_that_make_no_sense(ops_file, tmp_path, capsys):
+    assert command(["gelu"], seed=-1) == 2
+    assert command(["model"], fuzz=1) == 2
+    assert command([f"{ops_file()}:gelu"], fuzz=1) == 2
+    assert command(["gelu"], html=tmp_path / "no" / "page.html") == 2
+    assert capsys.readouterr().err.count("\n") == 4
+
+
+def test_json_round_trip(capsys):
+    assert command(["layernorm"], json=True) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"] is True
+    assert found["failures"] == []
+    line = next(line for line in found["lines"] if line["name"] == "dx" and line["check"] == "complex step")
+    assert line["verdict"] == "PASS"
+    assert line["share"] < 1
+    assert line["shape"] == [2, 5, 12]
+
+
+def test_json_of_a_gradient_that_is_not_finite(ops_file, capsys):
+    text = RIGHT.replace("return 3 * x**2 * dy", "return x * np.nan")
+    assert command([f"{ops_file(text)}:cube"], json=True) == 1
+    assert json.loads(capsys.readouterr().out)["failures"][0]["analytic"] == "nan"
+
+
+class Balanced(HTMLParser):
+    """Remembers the tags left open."""
+
+    def __init__(self):
+        super().__init__()
+        self.open = []
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_html_has_a_heat_map(ops_file, tmp_path):
+    page = tmp_path / "report.html"
+    assert command([f"{ops_file(RIGHT.replace('3 * x**2 * dy', '6 * x**2 * dy'))}:cube"], html=page) == 1
+    text = page.read_text(encoding="utf-8")
+    assert "2 times the right one" in text
+    assert "cube dx (differences)" in text
+    assert text.count("<rect") == 2 * 6  # one cell an element, for each of the two oracles
+    assert "|analytic − numeric|" in text
+
+
+def test_html_is_well_formed_and_escaped():
+    report = Report(check_model().lines[:3])
+    parser = Balanced()
+    parser.feed(report._repr_html_())
+    assert parser.open == []
+    report.lines[0].note = '<script>"'
+    assert "<script>" not in report._repr_html_()
+
+
+def test_fuzz(capsys):
+    assert command(["softmax", "head"], fuzz=4) == 0
+    out = capsys.readouterr().out
+    assert "softmax" in out
+    assert "head" in out
+
+
+def test_many_lines_are_summed_up(capsys):
+    assert command(["gelu"], fuzz=30) == 0
+    assert len(capsys.readouterr().out.splitlines()) < 12

@@ -1,0 +1,131 @@
+"""Each clause of the op contract, broken on purpose, is caught by its own line."""
+
+import numpy as np
+import pytest
+
+from numpy_gpt.gradcheck import check
+from numpy_gpt.gradcheck.cases import case
+
+X = np.random.default_rng(2).standard_normal((3, 4))
+
+
+def broken(forward, backward, **settings):
+    """Return the checks that fail, with their notes."""
+    return {line.check: line.note for line in check(forward, backward, X, **settings).failures}
+
+
+def square(x):
+    return x * x, x
+
+
+def square_backward(dy, x):
+    return 2 * x * dy
+
+
+def test_nothing_is_broken():
+    assert broken(square, square_backward, leading=["x"]) == {}
+
+
+def test_input_written_by_forward():
+    def forward(x):
+        if x.flags.writeable and x.dtype.kind == "f":
+            x[0, 0] += 1
+        return x * x, x.copy()
+
+    assert "forward wrote into inputs['x']" in broken(forward, square_backward)["inputs unmodified"]
+
+
+def test_upstream_written():
+    def backward(dy, x):
+        dy *= 2 * x
+        return dy
+
+    notes = broken(square, backward)
+    assert notes["upstream unmodified"] == "backward wrote into dout"
+    assert "read-only" in notes["memory layouts"]
+    assert "differences" not in notes
+
+
+def test_cache_written():
+    def forward(x):
+        return x * x, {"x": x.copy()}
+
+    def backward(dy, cache):
+        dx = 2 * cache["x"] * dy
+        cache["x"] *= 0
+        return dx
+
+    notes = broken(forward, backward)
+    assert notes["cache unmodified"] == "backward wrote into cache['x']"
+    assert "other bits in dx" in notes["same bits twice"]
+
+
+def test_one_buffer_for_all_gradients():
+    buffer = np.zeros_like(X)
+
+    def backward(dy, x):
+        if x.shape != buffer.shape or x.dtype != buffer.dtype:
+            return 2 * x * dy
+        np.multiply(2 * x, dy, out=buffer)
+        return buffer
+
+    assert "interleaved calls" not in broken(square, square_backward)
+    assert "linearity" in broken(square, backward)
+
+
+def test_state_shared_between_calls():
+    state = {}
+
+    def forward(x):
+        state["x"] = x
+        return x * x, None
+
+    notes = broken(forward, lambda dy, cache: 2 * state["x"] * dy)
+    assert "another call in between changes dx" in notes["interleaved calls"]
+
+
+def test_random_draws():
+    rng = np.random.default_rng(0)
+
+    def backward(dy, x):
+        return 2 * x * dy * (1 + 1e-15 * rng.standard_normal(x.shape))
+
+    assert "other bits" in broken(square, backward)["same bits twice"]
+
+
+def test_layout_assumed():
+    def backward(dy, x):
+        return (2 * x.ravel(order="K") * dy.ravel(order="K")).reshape(x.shape)
+
+    note = broken(square, backward)["memory layouts"]
+    assert "Fortran order: dx is off" in note
+
+
+@pytest.mark.parametrize(
+    ("backward", "words"),
+    [
+        (lambda dy, x: 2 * x * dy * np.float64(1), "float32 in, dx is float64"),
+        (lambda dy, x: (2 * x * dy)[None], "dx has shape (1, 3, 4), x has (3, 4)"),
+    ],
+)
+def test_dtype_and_shape(backward, words):
+    assert words in broken(square, backward)["dtype and shape"]
+
+
+def test_ranks():
+    def backward(dy, cache):
+        x, W, _ = cache
+        return dy @ W.T, x.reshape(-1, x.shape[-1]).T @ dy.reshape(-1, dy.shape[-1]), dy.sum(axis=(0, 1))
+
+    c = case("linear")
+    report = check(lambda x, W, b: (x @ W + b, (x, W, b)), backward, *c.inputs, leading=["x"])
+    assert [line.check for line in report.failures] == ["ranks"]
+    assert "db has shape" in report.failures[0].note
+
+
+def test_not_linear_in_the_upstream():
+    assert "linearity" in broken(square, lambda dy, x: 2 * x * dy + 1e-6 * dy**2)
+
+
+def test_contract_can_be_left_out():
+    assert broken(square, lambda dy, x: 2 * x * dy * np.float64(1), contract=False) == {}
