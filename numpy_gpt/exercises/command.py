@@ -1,0 +1,141 @@
+"""What `numpy-gpt exercise list | start | check` do; each returns the exit status."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from ..gradcheck.command import load
+from .catalogue import EXERCISES, exercise
+from .exercise import Contest, Exercise, NotYet
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MARKER = re.compile(r"^EXERCISE = [\"'](\w+)[\"']", re.MULTILINE)
+SECONDS, MOST_RUNS = 1.0, 31  # what timing may cost
+
+
+def list_exercises() -> int:
+    """Print every exercise, its place in the lesson, what to write, and the files of it in this folder."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table("exercise", "lesson", "to write", "here already", box=box.SIMPLE_HEAD, pad_edge=False)
+    here = files_here(Path())
+    for name, item in EXERCISES.items():
+        table.add_row(name, item.section, item.function, ", ".join(here.get(name, [])))
+    console = new_console()
+    console.print(table)
+    say(console, "numpy-gpt exercise start NAME writes NAME.py; numpy-gpt exercise check NAME.py checks it.")
+    return 0
+
+
+def files_here(folder: Path) -> dict[str, list[str]]:
+    """Return the names of the files of each exercise in folder."""
+    here: dict[str, list[str]] = {}
+    for path in sorted(folder.glob("*.py")):
+        found = MARKER.search(path.read_text(encoding="utf-8", errors="replace"))
+        if found:
+            here.setdefault(found[1], []).append(path.name)
+    return here
+
+
+def start(name: str, out: str | Path | None = None) -> int:
+    """Write the stub of an exercise to out, by default NAME.py. Raises ValueError where that file exists."""
+    item = exercise(name)
+    path = Path(f"{name}.py" if out is None else out)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(item.stub())
+    except FileExistsError as error:
+        raise ValueError(f"{path} exists already and is left as it is; --out FILE writes another") from error
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror}") from error
+    console = new_console()
+    say(console, f"Wrote {path}. Write {item.function} in it, lesson {item.section}, then:")
+    say(console, f"    numpy-gpt exercise check {path}")
+    return 0
+
+
+def check(file: str | Path, hint: int = 0) -> int:
+    """Check a student's file and print what was found; return 0 where it is solved, 1 where it is not yet.
+
+    hint  1, 2 or 3: also print so many hints if it is not
+
+    Raises ValueError for a file that cannot be imported, or that is no exercise.
+    """
+    from ..gradcheck.table import show
+
+    if hint not in range(4):
+        raise ValueError(f"--hint must be 1, 2 or 3, got {hint}")
+    module = load(Path(file))
+    item = exercise_of(module, file)
+    console = new_console()
+    try:
+        report = item.check(module)
+    except NotYet as reason:
+        say(console, f"{reason}.", "bold red")
+    else:
+        for line in report.lines:
+            line.reproduce = f"numpy-gpt exercise check {file}"
+        show(report, console)
+        if report.ok:
+            say(console, f"{item.function} is right.", "bold green")
+            say(console, speed(item.contest(module)))
+            return 0
+    show_hints(console, item, hint, file)
+    return 1
+
+
+def exercise_of(module: ModuleType, file: str | Path) -> Exercise:
+    """Return the exercise that a module says it is. Raises ValueError."""
+    name = getattr(module, "EXERCISE", None)
+    if not isinstance(name, str):
+        raise ValueError(f'{file} does not say which exercise it is: a line such as EXERCISE = "gelu" is missing')
+    if name not in EXERCISES:
+        raise ValueError(f"{file} says EXERCISE = {name!r}, but there is no such exercise: {', '.join(EXERCISES)}")
+    return EXERCISES[name]
+
+
+def show_hints(console: Console, item: Exercise, hint: int, file: str | Path) -> None:
+    """Print the first hints, and how to get the next one."""
+    for number, text in enumerate(item.hints[:hint], start=1):
+        say(console, f"\nHint {number}: {text}")
+    if hint < len(item.hints):
+        say(console, f"\n{'The next' if hint else 'A'} hint: numpy-gpt exercise check {file} --hint {hint + 1}")
+    else:
+        say(console, f"\nThe answer stands in {item.answer.replace('.', '/')}.py.")
+
+
+def speed(contest: Contest) -> str:
+    """Return how fast the student's function is against ours: medians of runs that take turns."""
+    times: tuple[list[float], list[float]] = ([], [])
+    end = time.perf_counter() + SECONDS
+    while len(times[0]) < MOST_RUNS and (len(times[0]) < 3 or time.perf_counter() < end):
+        for function, taken in zip((contest.theirs, contest.ours), times):
+            begin = time.perf_counter()
+            function()
+            taken.append(time.perf_counter() - begin)
+    theirs, ours = (1000 * median(taken) for taken in times)
+    return (
+        f"It takes {theirs / ours:.2f} times as long as ours: {theirs:.3g} ms against {ours:.3g} ms "
+        f"(medians of {len(times[0])} alternating runs at {contest.at})."
+    )
+
+
+def new_console() -> Console:
+    from rich.console import Console
+
+    from ..gradcheck.table import WIDTH
+
+    return Console(width=None if sys.stdout.isatty() else WIDTH)
+
+
+def say(console: Console, text: str, style: str = "") -> None:
+    console.print(text, style=style, markup=False, highlight=False)

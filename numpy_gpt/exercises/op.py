@@ -1,0 +1,162 @@
+"""The backward of an op, or of a block, to write."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from ..config import Config
+from ..gradcheck import Report
+from ..gradcheck.cases import CASES, Case, Sizes, case
+from ..gradcheck.check import run
+from ..gradcheck.invariants import causal, key_bias_zero
+from ..gradcheck.models import SMALL, randomise
+from ..gradcheck.problem import is_floating
+from ..gradcheck.report import merge
+from ..gradcheck.trees import map_leaves
+from ..model import Model, block_backward, block_forward
+from .exercise import Contest, Exercise, part, rehearsal, same_forward
+from .stub import equation, imports, in_numpy, names_in, page, source_of, unwritten
+
+Pair = tuple[Callable, Callable]
+TIMED = Sizes(B=(4,), T=128, h=4, d_head=64, V=512)
+
+
+@dataclass(frozen=True)
+class OpExercise(Exercise):
+    """NAME_backward, given NAME_forward.
+
+    cases    of the checker at which it must hold; default: the one of its own name
+    helpers  names of the op's module that the forward needs, and that belong into the stub
+    """
+
+    cases: tuple[str, ...] = ()
+    helpers: tuple[str, ...] = ()
+
+    @property
+    def pair(self) -> Pair:
+        """Our own forward and backward."""
+        return getattr(ops, f"{self.name}_forward"), getattr(ops, f"{self.name}_backward")
+
+    @property
+    def function(self) -> str:
+        return f"{self.name}_backward"
+
+    @property
+    def answer(self) -> str:
+        return self.pair[1].__module__
+
+    def stub(self) -> str:
+        forward, backward = self.pair
+        module = sys.modules[forward.__module__]
+        doc = f"The gradients of\n\n    {indented(equation(forward))}\n\n{self.shapes}"
+        code = [*(source_of(module, name) for name in self.helpers), in_numpy(inspect.getsource(forward))]
+        tools = names_in(inspect.getsource(backward)) & set(ops.__all__)  # the other ops that a backward is made of
+        own = {forward.__name__, backward.__name__, *self.helpers}
+        imported = imports("\n".join([*code, *sorted(tools)]), module, own)
+        title = f"The backward of {self.name}"
+        return page(
+            self.name, self.section, title, self.function, imported, *code, unwritten(backward, self.function, doc)
+        )
+
+    def student_pair(self, module: ModuleType) -> Pair:
+        """Return the student's forward and backward. Raises NotYet."""
+        return part(module, f"{self.name}_forward"), part(module, self.function)
+
+    def case_at(self, name: str, pair: Pair, seed: int) -> Case:
+        """Return one of the checker's cases, with another pair in its place."""
+        ours = case(name, seed)
+        return Case(pair[0], pair[1], ours.inputs, ours.names, ours.kwargs, ours.invariants, ours.leading, ours.zero)
+
+    def check(self, module: ModuleType, seed: int = 0) -> Report:
+        """Check every case in turn, up to the first that fails."""
+        reports: list[Report] = []
+        for name in self.cases or (self.name,):
+            found = self.case_at(name, self.student_pair(module), seed)
+            problem = found.problem(seed, target=name)
+            with rehearsal(module, self.function):
+                out, cache = problem.call()
+                problem.gradients(problem.upstream(out), cache)
+            ours = self.case_at(name, self.pair, seed).problem(seed)
+            same_forward(out, ours.call()[0], f"{self.name}_forward")
+            reports.append(run(problem, found.invariants))
+            if not reports[-1].ok:
+                return reports[-1]
+        return merge(reports, seed)
+
+    def contest(self, module: ModuleType) -> Contest:
+        sized = CASES[(self.cases or (self.name,))[0]](np.random.default_rng(0), TIMED)
+        return duel(self.student_pair(module), self.pair, sized.inputs, sized.names, sized.kwargs)
+
+
+def duel(theirs: Pair, ours: Pair, inputs: Sequence[Any], names: Sequence[str], kwargs: dict[str, Any]) -> Contest:
+    """Return both backwards, each with its own forward's cache, in float32."""
+    inputs = [x.astype(np.float32) if is_floating(x) else x for x in inputs]
+
+    def ready(forward: Callable, backward: Callable) -> Callable[[], Any]:
+        out, cache = forward(*inputs, **kwargs)
+        dout = map_leaves(lambda y: np.random.default_rng(1).standard_normal(y.shape, np.float32), out)
+        return lambda: backward(dout, cache)
+
+    return Contest(ready(*theirs), ready(*ours), f"{names[0]} {np.shape(inputs[0])}, float32")
+
+
+@dataclass(frozen=True)
+class BlockExercise(OpExercise):
+    """block_backward, which writes the parameters' gradients into g."""
+
+    @property
+    def pair(self) -> Pair:
+        return block_forward, block_backward
+
+    def case_at(self, name: str, pair: Pair, seed: int) -> Case:
+        x, params = block_inputs(SMALL, (2, 5), seed)
+        forward, backward = on_arrays(*pair, tuple(params), SMALL)
+        names = ("x", *params)
+        invariants = [causal("x"), key_bias_zero()]
+        return Case(forward, backward, (x, *params.values()), names, invariants=invariants, leading=("x",))
+
+    def contest(self, module: ModuleType) -> Contest:
+        config = Config(V=1, T_max=1, d=128, h=4, L=1)
+        x, params = block_inputs(config, (4, 64), seed=0)
+        theirs = on_arrays(*self.student_pair(module), tuple(params), config)
+        ours = on_arrays(*self.pair, tuple(params), config)
+        return duel(theirs, ours, (x, *params.values()), ("x",), {})
+
+
+def block_inputs(config: Config, leading: tuple[int, int], seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Draw x (B, T, d) and one block's parameters."""
+    model = Model(config, seed=None, dtype="float64")
+    randomise(model.params, seed)
+    return np.random.default_rng(seed).standard_normal((*leading, config.d)), model.params.block(0)
+
+
+def on_arrays(forward: Callable, backward: Callable, names: tuple[str, ...], config: Config) -> Pair:
+    """Return a block's pair as the checker wants one: arrays in, their gradients out."""
+
+    def arrays_forward(x: Any, *params: Any) -> tuple[Any, tuple]:
+        out, cache = forward(x, dict(zip(names, params)), config)
+        return out, (cache, [p.shape for p in params])
+
+    def arrays_backward(dx: Any, cache: tuple) -> tuple:
+        cache, shapes = cache
+        # NaN: a gradient that is added to, or bound to another array, is not written into g
+        grads = [np.full(shape, np.nan, dx.dtype) for shape in shapes]
+        dx = backward(dx, cache, dict(zip(names, grads)))
+        for name, grad in zip(names, grads):
+            if grad.size and np.isnan(grad).all():
+                raise ValueError(f'g["{name}"] is never set: write into it, g["{name}"][...] = d{name}')
+        return dx, *grads
+
+    return arrays_forward, arrays_backward
+
+
+def indented(text: str) -> str:
+    return text.replace("\n", "\n    ")

@@ -1,0 +1,65 @@
+"""The backward of a whole model to write, whose head and embedding share one matrix."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from types import ModuleType
+
+import numpy as np
+
+from .. import model as model_module
+from .. import ops
+from ..config import Config
+from ..gradcheck import Report, check_model
+from ..gradcheck.models import IDX, SMALL, randomise
+from ..model import Model
+from .exercise import Contest, Exercise, part, rehearsal, same_forward
+from .stub import imports, in_numpy, names_in, page, unwritten
+
+CLASS = "TiedModel"
+EQUATION = """The gradients of `forward`, whose first and last lines use the same matrix:
+
+    x = W_te[idx] + W_pe[:T],  x = blocks(x),  x = LN_final(x),  logits = x @ W_te.T"""
+
+
+class TiedHeadExercise(Exercise):
+    """TiedModel.backward, given Model.forward."""
+
+    @property
+    def function(self) -> str:
+        return f"{CLASS}.backward"
+
+    @property
+    def answer(self) -> str:
+        return Model.__module__
+
+    def stub(self) -> str:
+        forward = in_numpy(inspect.getsource(Model.forward))
+        backward = unwritten(Model.backward, self.function, f"{EQUATION}\n\n{self.shapes}")
+        backward = textwrap.indent(backward, "    ")
+        code = f'class {CLASS}(Model):\n    """GPT-2; its head is W_te.T."""\n\n{forward}\n{backward}'
+        tools = names_in("class _:\n" + inspect.getsource(Model.backward)) & {*ops.__all__}
+        imported = imports("\n".join([code, *sorted(tools)]), model_module, {CLASS})
+        title = "The backward of a model whose head is tied to its embedding"
+        return page(self.name, self.section, title, self.function, imported, code)
+
+    def check(self, module: ModuleType, seed: int = 0) -> Report:
+        student, ours = part(module, CLASS), Model(SMALL, seed=None, dtype="float64")
+        randomise(ours.params, seed)
+        with rehearsal(module, self.function):
+            model = student(SMALL, seed=None, dtype="float64")
+            model.params.flat[:] = ours.params.flat
+            loss, cache = model.loss_forward(IDX)
+            model.loss_backward(1.0, cache)
+        same_forward(loss, ours.loss(IDX), f"{CLASS}.forward")
+        return check_model(model=model, seed=seed, idx=IDX, target=self.name)
+
+    def contest(self, module: ModuleType) -> Contest:
+        config = Config.preset("tiny")
+        idx = np.random.default_rng(0).integers(0, config.V, (4, config.T_max))
+        theirs, ours = part(module, CLASS)(config), Model(config)
+        (logits, cache), (_, own_cache) = theirs.forward(idx), ours.forward(idx)
+        dlogits = np.random.default_rng(1).standard_normal(logits.shape, np.float32)
+        at = f"preset tiny, idx {idx.shape}, float32"
+        return Contest(lambda: theirs.backward(dlogits, cache), lambda: ours.backward(dlogits, own_cache), at)

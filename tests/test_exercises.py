@@ -1,0 +1,465 @@
+import ast
+import inspect
+import re
+
+import numpy as np
+import pytest
+
+from numpy_gpt import AdamW, Config, Model, exercises
+from numpy_gpt.exercises import EXERCISES, NotYet
+from numpy_gpt.exercises import adamw as adamw_exercise
+from numpy_gpt.exercises.command import Contest, speed
+from numpy_gpt.exercises.stub import in_numpy, names_in
+from numpy_gpt.gradcheck import command
+from numpy_gpt.gradcheck.command import load
+
+OPS = [name for name in EXERCISES if name not in ("tied_head", "adamw")]
+TOOLS = ("scatter_add",)  # of the package's own backwards, and of no stub
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("numpy_gpt.exercises.command.SECONDS", 0)
+    monkeypatch.setattr("numpy_gpt.exercises.tied_head.SMALL", Config(V=6, T_max=5, d=3, h=1, L=1))  # seconds less
+    return tmp_path
+
+
+def unwritten_part(name):
+    """Return the stub up to the function to write, and whatever the package needs to fill the rest."""
+    return re.split(r"(?m)^ *def (?:\w+_backward|backward|update)\(", EXERCISES[name].stub())[0]
+
+
+def solved(name):
+    """Return the stub with the package's own function in it."""
+    if name == "tied_head":
+        answer = [Model.backward]
+    elif name == "adamw":
+        answer = [AdamW.update, AdamW._update]
+    else:
+        answer = [EXERCISES[name].pair[1]]
+    module = inspect.getmodule(answer[0])
+    code = "\n".join(in_numpy(inspect.getsource(function)) for function in answer)
+    used = names_in(f"class _:\n{code}" if code.startswith(" ") else code)
+    missing = sorted((used & vars(module).keys()) - set(re.findall(r"\w+", unwritten_part(name))))
+    imports = [f"from {module.__name__} import {needed}" for needed in missing]
+    return "\n".join(["from __future__ import annotations", unwritten_part(name) + code, *imports])
+
+
+def write(folder, name, text):
+    path = folder / f"my_{name}.py"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def answered(folder, name, body):
+    """Write the stub with body in place of its last line, which raises."""
+    head, _, _ = EXERCISES[name].stub().rpartition("raise NotImplementedError")
+    indent = re.search(r" *$", head)[0]
+    return write(folder, name, head + f"\n{indent}".join(body))
+
+
+def checked(path):
+    module = load(path)
+    return EXERCISES[module.EXERCISE].check(module)
+
+
+def diagnoses(report):
+    return {line.name: line.diagnosis for line in report.failures}
+
+
+# Every exercise
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_stub_fails_as_not_yet_written(folder, capsys, name):
+    assert exercises.start(name) == 0
+    assert exercises.check(f"{name}.py") == 1
+    told = capsys.readouterr().out
+    assert f"{EXERCISES[name].function} is not written yet." in told
+    assert f"numpy-gpt exercise check {name}.py --hint 1" in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_the_package_solves_it(folder, capsys, name):
+    path = write(folder, name, solved(name))
+    assert exercises.check(path) == 0, capsys.readouterr().out
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"{EXERCISES[name].function} is right." in told
+    assert re.search(r"It takes [\d.]+ times as long as ours: \S+ ms against \S+ ms \(medians of 3 alternating", told)
+    assert "hint" not in told
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_stub_reads_well(name):
+    stub = EXERCISES[name].stub()
+    assert ast.get_docstring(ast.parse(stub))
+    assert not re.search(r"\b(xp|array_module)\b", stub)
+    assert max(map(len, stub.splitlines())) <= 120
+    imported = re.findall(r"^(?:from|import) (\w+)", stub, re.MULTILINE)
+    assert set(imported) <= {"math", "numpy", "numpy_gpt"}
+    assert not any(tool in stub for tool in TOOLS)
+    compile(stub, name, "exec")
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_forward_is_the_package_s_own(name):
+    forward = EXERCISES[name].pair[0]
+    assert in_numpy(inspect.getsource(forward)) in EXERCISES[name].stub()
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_stub_does_not_hold_the_answer(name):
+    """No line of the package's own function stands in the stub, but signatures and caches unpacked."""
+    answer = Model.backward if name == "tied_head" else AdamW._update
+    if name in OPS:
+        answer = EXERCISES[name].pair[1]
+    lines = {line.strip() for line in in_numpy(inspect.getsource(answer)).splitlines()}
+    lines = {line for line in lines if "=" in line and not line.endswith(("= cache", ":", "cache_ln_f, cache_head"))}
+    stub = EXERCISES[name].stub().partition("def forward" if name == "tied_head" else "EXERCISE")[2]
+    after_forward = stub[stub.rindex("def ") :]
+    assert not [line for line in lines if line in after_forward]
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_hints(name):
+    assert len(EXERCISES[name].hints) == 3
+    for hint in EXERCISES[name].hints:
+        assert 60 < len(hint) < 520
+        assert hint.endswith((".", "?"))
+
+
+# Typical wrong answers
+
+
+def test_transposed_dW(folder):
+    path = answered(
+        folder,
+        "linear",
+        [
+            "dy_rows = dy.reshape(-1, W.shape[1])",
+            "dW = dy_rows.T @ x_rows",
+            "return (dy_rows @ W.T).reshape(x_shape), dW, dy_rows.sum(axis=0)",
+        ],
+    )
+    assert "transposed" in diagnoses(checked(path))["dW"]
+
+
+def layernorm(folder, dx):
+    sums = "(dy * xhat).reshape(-1, 12).sum(axis=0), dy.reshape(-1, 12).sum(axis=0)"
+    return answered(folder, "layernorm", ["g = dy * gamma", f"return rstd * ({dx}), {sums}"])
+
+
+def test_forgotten_mean_term(folder):
+    report = checked(layernorm(folder, "g - xhat * (g * xhat).mean(axis=-1, keepdims=True)"))
+    assert "mean over the last axis is not subtracted" in diagnoses(report)["dx"]
+
+
+def test_forgotten_variance_term(folder):
+    report = checked(layernorm(folder, "g - g.mean(axis=-1, keepdims=True)"))
+    assert "along x̂" in diagnoses(report)["dx"]
+
+
+def tied_head(folder, last):
+    return answered(
+        folder,
+        "tied_head",
+        [
+            "g = self.params.zeros_like()",
+            "_, block_backward = BLOCK[self.config.norm]",
+            'dx, g["W_te"] = head_backward(dlogits, cache_head)',
+            'dx, g["ln_f.gamma"], g["ln_f.beta"] = layernorm_backward(dx, cache_ln_f)',
+            "for number in reversed(range(self.config.L)):",
+            "    dx = block_backward(dx, cache_blocks[number], g.block(number))",
+            'dW_te, g["W_pe"] = embedding_backward(dx, cache_embedding)',
+            last,
+            "return g",
+        ],
+    )
+
+
+def test_the_third_hint_of_the_tied_head_solves_it(folder):
+    assert checked(tied_head(folder, 'g["W_te"] += dW_te')).ok
+
+
+@pytest.mark.parametrize(("last", "share"), [("pass", "embedding"), ('g["W_te"] = dW_te', "head")])
+def test_missing_share_of_the_tied_matrix(folder, last, share):
+    report = checked(tied_head(folder, last))
+    assert f"the tied term is missing: the {share}'s share" in diagnoses(report)["dW_te"]
+
+
+def test_repeated_ids(folder):
+    path = answered(
+        folder,
+        "embedding",
+        [
+            "dW_te, dW_pe = np.zeros(te_shape, dx.dtype), np.zeros(pe_shape, dx.dtype)",
+            "dW_pe[: dx.shape[-2]] = dx.reshape(-1, *dx.shape[-2:]).sum(axis=0)",
+            "dW_te[idx] += dx",
+            "return dW_te, dW_pe",
+        ],
+    )
+    assert "idx repeats" in diagnoses(checked(path))["dW_te"]
+
+
+def test_forgotten_scale(folder):
+    path = answered(
+        folder,
+        "attend",
+        [
+            "dscores = softmax_backward(dout @ v.swapaxes(-1, -2), cache_softmax)",
+            "return dscores @ k, dscores.swapaxes(-1, -2) @ q, attn.swapaxes(-1, -2) @ dout",
+        ],
+    )
+    report = checked(path)
+    assert "2 times" in diagnoses(report)["dq"]  # √d_head = 2
+    assert report.targets == ["attend"]
+
+
+def test_a_case_beyond_the_first_is_checked_too(folder):
+    path = answered(
+        folder,
+        "attend",
+        [
+            "dscores = softmax_backward(dout @ v.swapaxes(-1, -2), cache_softmax) / q.shape[-1] ** 0.5",
+            "return dscores @ k, dscores.swapaxes(-1, -2) @ q, attn.swapaxes(-1, -2) @ dout",
+        ],
+    )
+    report = checked(path)
+    assert report.targets == ["attend_plain"]
+    assert not report.ok
+
+
+def block(folder, tail, mlp="dx = dx + dy"):
+    return answered(
+        folder,
+        "block",
+        [
+            'dy, *_ = mlp_backward(dx, cache_mlp, out=(g["W_1"], g["b_1"], g["W_2"], g["b_2"]))',
+            'dy, *_ = layernorm_backward(dy, cache_ln_2, out=(g["ln_2.gamma"], g["ln_2.beta"]))',
+            mlp,
+            'dy, *_ = attention_backward(dx, cache_attn, out=(g["W_qkv"], g["b_qkv"], g["W_o"], g["b_o"]))',
+            *tail,
+        ],
+    )
+
+
+LN_1 = 'dy, *_ = layernorm_backward(dy, cache_ln_1, out=(g["ln_1.gamma"], g["ln_1.beta"]))'
+
+
+def test_forgotten_skip(folder):
+    assert checked(block(folder, [LN_1, "return dx + dy"])).ok
+    assert "dx" in diagnoses(checked(block(folder, [LN_1, "return dy"])))
+
+
+def test_the_upstream_is_not_the_block_s_to_change(folder):
+    report = checked(block(folder, [LN_1, "return dx + dy"], mlp="dx += dy"))
+    assert "upstream unmodified" in {line.check for line in report.failures}
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        ['dx_, g["ln_1.gamma"], g["ln_1.beta"] = layernorm_backward(dy, cache_ln_1)', "return dx + dx_"],
+        ["dx_, dgamma, dbeta = layernorm_backward(dy, cache_ln_1)", 'g["ln_1.gamma"] += dgamma', "return dx + dx_"],
+    ],
+    ids=["bound to another array", "added to what stood there"],
+)
+def test_gradients_not_written_into_g(folder, tail):
+    with pytest.raises(NotYet, match=r'g\["ln_1.gamma"\] is never set: write into it'):
+        checked(block(folder, tail))
+
+
+def adamw(folder, decay="self.params.matrices", step="m_hat / (np.sqrt(v_hat) + self.eps)", first="g = grads.flat"):
+    return answered(
+        folder,
+        "adamw",
+        [
+            "lr = self.lr if lr is None else lr",
+            "self.t += 1",
+            "(beta1, beta2), theta, m, v = self.betas, self.params.flat, self.m.flat, self.v.flat",
+            first,
+            "m *= beta1",
+            "m += (1 - beta1) * g",
+            "v *= beta2",
+            "v += (1 - beta2) * g**2",
+            "m_hat, v_hat = m / (1 - beta1**self.t), v / (1 - beta2**self.t)",
+            f"{decay}[...] *= 1 - lr * self.weight_decay",
+            f"theta -= lr * {step}",
+        ],
+    )
+
+
+def test_adamw_as_the_hints_have_it(folder):
+    assert checked(adamw(folder)).ok
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"decay": "self.params.flat"}, "decay reaches biases"),
+        ({"decay": "self.params.flat[:0]"}, "weight decay is missing"),
+        ({"decay": "self.params.vectors"}, "in place of the matrices"),
+        ({"step": "m / (np.sqrt(v_hat) + self.eps)"}, "m is not corrected"),
+        ({"step": "m_hat / np.sqrt(v_hat + self.eps)"}, "inside the root"),
+        ({"step": "m_hat / (np.sqrt(v) + self.eps)"}, "v is not corrected"),
+        ({"step": "m_hat / (v_hat + self.eps)"}, "not by √v̂"),
+        ({"first": "g, theta = grads.flat, theta.copy()"}, ""),
+        ({"first": "g, lr = grads.flat, self.lr"}, "in place of self.lr"),
+    ],
+)
+def test_adamw_gone_wrong(folder, changes, words):
+    report = checked(adamw(folder, **changes))
+    assert not report.ok
+    assert any(words in line.diagnosis for line in report.failures), report
+
+
+@pytest.mark.parametrize("mistake", adamw_exercise.MISTAKES)
+def test_each_mistake_of_adamw_has_a_result_of_its_own(mistake):
+    params, *gradients = (adamw_exercise.drawn(seed) for seed in range(5))
+    matrix = np.arange(params.flat.size) < params.matrices.size
+    given = [grads.flat for grads in gradients]
+    with np.errstate(invalid="ignore"):  # the root of a v of g
+        made = adamw_exercise.textbook(params.flat, given, matrix, mistake).theta
+    assert not np.allclose(made, adamw_exercise.textbook(params.flat, given, matrix).theta, rtol=1e-6)
+    assert adamw_exercise.diagnose(made, params.flat, given, matrix) == adamw_exercise.MISTAKES[mistake]
+
+
+@pytest.mark.parametrize(
+    ("line", "note"),
+    [("g *= 1.5", "update wrote into grads"), ("self.t += 1", "after 4 updates self.t is 8")],
+)
+def test_adamw_must_leave_the_gradients_and_count(folder, line, note):
+    report = checked(adamw(folder, first=f"g = grads.flat\n        {line}"))
+    assert note in [line.note for line in report.failures]
+
+
+def test_adamw_must_keep_its_state(folder):
+    with pytest.raises(NotYet, match="has no attribute 'm'"):
+        checked(adamw(folder, step="m_hat\n        if self.t == 4:\n            del self.m"))
+
+
+# The command
+
+
+def test_list(folder, capsys):
+    exercises.start("gelu")
+    exercises.start("gelu", "again.py")
+    capsys.readouterr()
+    assert exercises.list_exercises() == 0
+    rows = capsys.readouterr().out.splitlines()
+    for name, item in EXERCISES.items():
+        row = next(row.split() for row in rows if row.strip().startswith(f"{name} "))
+        assert row[0] == name
+        assert item.function in row
+        assert item.section in " ".join(row)
+    assert any(row.strip().startswith("gelu ") and "again.py, gelu.py" in row for row in rows)
+
+
+def test_start_never_overwrites(folder):
+    (folder / "gelu.py").write_text("mine", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"gelu\.py exists already"):
+        exercises.start("gelu")
+    assert (folder / "gelu.py").read_text(encoding="utf-8") == "mine"
+    assert exercises.start("gelu", folder / "other.py") == 0
+    with pytest.raises(ValueError, match="cannot write"):
+        exercises.start("gelu", folder / "no folder" / "gelu.py")
+
+
+def test_start_names_the_exercises_there_are():
+    with pytest.raises(ValueError, match=r"no exercise called 'gleu'; there are embedding, .*adamw"):
+        exercises.start("gleu")
+
+
+@pytest.mark.parametrize("hint", [1, 2, 3])
+def test_hints_come_one_by_one(folder, capsys, hint):
+    exercises.start("layernorm")
+    assert exercises.check("layernorm.py", hint) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    hints = [" ".join(text.split()) in told for text in EXERCISES["layernorm"].hints]
+    assert hints == [number <= hint for number in (1, 2, 3)]
+    offer = "The answer stands in numpy_gpt/ops/layernorm.py" if hint == 3 else f"--hint {hint + 1}"
+    assert offer in told
+
+
+def test_no_such_hint(folder):
+    exercises.start("gelu")
+    with pytest.raises(ValueError, match="--hint must be 1, 2 or 3, got 4"):
+        exercises.check("gelu.py", 4)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (["return 1 / 0"], "gelu_backward raises ZeroDivisionError"),
+        (["return dy @ dy @ dy"], "gelu_backward raises ValueError"),
+        (["return np.nonesuch(dy)"], "gelu_backward raises AttributeError"),
+        (["return dy, dy"], "gelu_backward returned 2 gradients for 1: dx"),
+    ],
+)
+def test_what_a_student_s_code_raises_is_one_sentence(folder, capsys, body, words):
+    path = answered(folder, "gelu", body)
+    assert exercises.check(path.name) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert words in told
+    assert "Traceback" not in told
+    if "raises" in words:
+        line = path.read_text(encoding="utf-8").splitlines().index(f"    {body[0]}") + 1
+        assert f"(my_gelu.py, line {line})" in told
+
+
+def test_forgotten_return(folder, capsys):
+    assert exercises.check(answered(folder, "gelu", ["dx = dy * x"])) == 1
+    assert "gives None for dx" in capsys.readouterr().out
+
+
+def test_a_changed_forward_is_noticed(folder, capsys):
+    path = write(folder, "gelu", solved("gelu").replace("y *= 0.5", "y *= 0.25"))
+    assert exercises.check(path) == 1
+    assert "gelu_forward no longer computes what the stub's did" in capsys.readouterr().out
+
+
+def test_failure_shows_table_diagnosis_and_the_way_on(folder, capsys):
+    path = answered(folder, "gelu", ["return 2 * dy * np.asarray(0)"])
+    assert exercises.check(path.name) == 1
+    told = capsys.readouterr().out
+    assert "complex step" in told
+    assert "0 everywhere" in told
+    assert "numpy-gpt exercise check my_gelu.py --hint 1" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x = 1", "does not say which exercise it is"),
+        ('EXERCISE = "gleu"', "there is no such exercise: embedding"),
+        ("def f(:", "cannot be imported: SyntaxError"),
+    ],
+)
+def test_a_file_that_is_no_exercise(folder, text, words):
+    with pytest.raises(ValueError, match=words):
+        exercises.check(write(folder, "other", text))
+
+
+def test_a_missing_file():
+    with pytest.raises(ValueError, match=r"no file nowhere\.py"):
+        exercises.check("nowhere.py")
+
+
+def test_a_missing_function(folder, capsys):
+    assert exercises.check(write(folder, "gelu", 'EXERCISE = "gelu"')) == 1
+    assert "my_gelu.py has no gelu_forward." in capsys.readouterr().out
+
+
+def test_a_solved_file_passes_the_checker_s_own_command(folder, capsys):
+    path = write(folder, "layernorm", solved("layernorm"))
+    assert command([f"{path}:layernorm"]) == 0
+
+
+def test_speed_takes_turns(monkeypatch):
+    monkeypatch.setattr("numpy_gpt.exercises.command.SECONDS", 60)
+    calls = []
+    told = speed(Contest(lambda: calls.append("theirs"), lambda: calls.append("ours"), "x (2,)"))
+    assert calls == ["theirs", "ours"] * 31
+    assert "31 alternating runs at x (2,)" in told
