@@ -1,24 +1,39 @@
-"""Checkpoints: one safetensors file, written whole or not at all. No pickle."""
+"""Checkpoints: one safetensors file, written whole or not at all, and read only if it verifies. No pickle.
+
+The file holds the parameters by our names and, to train on, AdamW's two moments as adam.m.NAME and
+adam.v.NAME. Its metadata has one key, a JSON object: the format, the version that wrote it, the
+config, what the writer adds (tokenizer, settings, step, ...), and the sha256 of all that and of
+every number, without which the file is refused.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from . import __version__
 from .backend import to_numpy
 from .config import Config
 from .model import Model
+from .optim import AdamW
+from .parameters import Parameters
 
 HEADER = "numpy_gpt"  # the one key of the file's own metadata; several would come in an order that varies
-FORMAT = 1
+FORMAT = 2
+FORMAT_WITHOUT_CHECKSUM = 1  # parameters alone; still read
+MOMENTS = ("adam.m.", "adam.v.")  # what stands before a parameter's name in the names of its moments
+DTYPES = {"F32": "<f4", "F64": "<f8"}
 LARGEST_SIZE = 2**20  # of V, T_max, d, h, L: keeps a file made to hurt from costing time and memory
+LARGEST_HEADER = 2**25  # bytes: GPT-2 XL's, with moments, takes 200,000
 
 
 @contextmanager
@@ -27,92 +42,245 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
     The bytes are on the disk before the name is, so that a crash leaves the old file or the
     new one, never half of one. Where the body raises, the temporary file is removed.
+
+    Raises OSError, naming path, where it cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.touch()
-        mode = temporary.stat().st_mode  # what the user's umask makes of a new file
-        yield temporary
-        temporary.chmod(mode)  # safetensors would leave it readable by its owner alone
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    if os.name == "posix":  # a rename is safe only once its folder is on the disk too
-        folder = os.open(path.parent, os.O_RDONLY)
         try:
-            os.fsync(folder)
+            temporary.touch()
+            mode = temporary.stat().st_mode  # what the user's umask makes of a new file
+            yield temporary
+            temporary.chmod(mode)  # safetensors would leave it readable by its owner alone
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
         finally:
-            os.close(folder)
+            if temporary.exists():
+                temporary.unlink()
+        if os.name == "posix":  # a rename is safe only once its folder is on the disk too
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+    except OSError as error:
+        raise OSError(f"{path}: cannot write it: {error.strerror or error}") from error
 
 
-def save_checkpoint(path: Path | str, model: Model, **metadata: Any) -> None:
-    """Write the model's parameters and config to path, with metadata (anything that JSON holds) beside.
+def remove_stale(folder: Path) -> None:
+    """Remove from folder what a killed process's `atomic_write` left there; not what a living one is writing."""
+    for temporary in folder.glob(".*.*.tmp"):
+        pid = temporary.name.split(".")[-2]
+        if pid.isdecimal() and not _is_another(int(pid)):
+            with suppress(PermissionError):  # Windows: a living process has it open
+                temporary.unlink(missing_ok=True)
+
+
+def _is_another(pid: int) -> bool:
+    """Return whether pid is a living process other than this one."""
+    if os.name != "posix" or pid == os.getpid():  # Windows has no way to ask
+        return False
+    try:
+        os.kill(pid, 0)
+    except PermissionError:  # it lives, and is someone else's
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
+
+
+def save_checkpoint(path: Path | str, model: Model, optimiser: AdamW | None = None, /, **metadata: Any) -> None:
+    """Write the model's parameters and config to path, and metadata (anything that JSON holds).
+
+    optimiser: whose moments to write too, to train on.
 
     Raises OSError where the file cannot be written; an older file at path is then untouched.
+    Raises FloatingPointError, naming the weight, where one is inf or nan.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
-    header = {"format": FORMAT, "config": model.config.to_dict(), **metadata}
-    tensors = {name: to_numpy(parameter) for name, parameter in model.params.items()}
+    parts = {"": model.params}
+    if optimiser is not None:
+        parts |= dict(zip(MOMENTS, (optimiser.m, optimiser.v), strict=True))
+    tensors = {prefix + name: to_numpy(part[name]) for prefix, part in parts.items() for name in part}
+    header = {"format": FORMAT, "version": __version__, "config": model.config.to_dict(), **metadata}
+    digest = _digest(header)
+    for name, tensor in tensors.items():
+        try:
+            _check_finite(name, tensor)
+        except ValueError as error:
+            raise FloatingPointError(f"{path}: not written, because {error}") from error
+        digest.update(tensor)
+    header["sha256"] = digest.hexdigest()
     with atomic_write(Path(path)) as temporary:
         try:
             save_file(tensors, temporary, metadata={HEADER: json.dumps(header)})
         except SafetensorError as error:
-            raise OSError(f"{path}: {error}") from error
+            raise OSError(str(error)) from error
+
+
+class Checkpoint(NamedTuple):
+    """What a file holds: the model, AdamW's moments if they were read, and the writer's metadata."""
+
+    model: Model
+    moments: tuple[Parameters, Parameters] | None
+    metadata: dict[str, Any]
 
 
 def load_checkpoint(path: Path | str, xp: ModuleType = np) -> tuple[Model, dict[str, Any]]:
     """Return the model saved at path, on xp's device, and the metadata saved with it.
 
-    Raises ValueError, naming the file, where it is missing, damaged, not one of ours, or where
-    a parameter is missing, unknown, or of another shape or dtype than its config says.
+    Raises ValueError as `read_checkpoint` does.
+    """
+    model, _, metadata = read_checkpoint(path, xp)
+    return model, metadata
+
+
+def read_checkpoint(path: Path | str, xp: ModuleType = np, with_moments: bool = False) -> Checkpoint:
+    """Return all that is saved at path, on xp's device; the moments only if asked for, but verified anyway.
+
+    Memory: what is returned, and one tensor at a time.
+
+    Raises ValueError, in one line that names the file, where it is missing, damaged, not one of
+    ours, or has no moments though they are asked for; where a parameter is missing, unknown, not
+    finite, or of another shape or dtype than its config says; and where the checksum is another.
+    """
+    with _open(Path(path)) as (tensors, header):
+        digest = _digest(header)
+        expected = header.pop("sha256", None)
+        if expected is None and header["format"] != FORMAT_WITHOUT_CHECKSUM:
+            raise ValueError("holds no checksum")
+        config = header.pop("config", None)
+        if not isinstance(config, dict):
+            raise ValueError("holds no config")
+        has_moments = any(name.startswith(MOMENTS) for name in tensors)
+        if with_moments and not has_moments:
+            raise ValueError("holds parameters alone, without the optimiser's moments")
+        _check_shapes(tensors, config, ("", *MOMENTS) if has_moments else ("",))
+        model = Model(Config.from_dict(config), seed=None, dtype=_dtype(tensors), xp=xp)
+        moments = (model.params.zeros_like(), model.params.zeros_like()) if with_moments else None
+        _read_tensors(tensors, "", model.params, model.params, digest)
+        for prefix, part in zip(MOMENTS if has_moments else (), moments or (None, None)):
+            _read_tensors(tensors, prefix, model.params, part, digest)
+        if moments and (moments[1].flat < 0).any():
+            raise ValueError("a mean of squared gradients, adam.v, is negative")
+        if expected is not None and expected != digest.hexdigest():
+            raise ValueError("damaged: what it holds is not what was written, by its sha256")
+    del header["format"]
+    header.pop("version", None)
+    return Checkpoint(model, moments, header)
+
+
+def read_metadata(path: Path | str) -> dict[str, Any]:
+    """Return the metadata of the checkpoint at path, without reading or verifying its tensors.
+
+    Raises ValueError, naming the file, where its header is damaged or not one of ours.
+    """
+    with _open(Path(path)) as (_, header):
+        return header
+
+
+class StoredTensor(NamedTuple):
+    """Where one tensor's numbers lie in a file, and as what."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    def read(self) -> np.ndarray:
+        """Return the numbers; dtype must be one of DTYPES."""
+        numbers = np.fromfile(self.file, DTYPES[self.dtype], math.prod(self.shape), offset=self.offset)
+        return numbers.reshape(self.shape)
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[tuple[dict[str, StoredTensor], dict[str, Any]]]:
+    """Yield the tensors of the checkpoint at path, none read yet, and our header in it.
+
+    Whatever is wrong, here and in the body, becomes a ValueError of one line that names path.
     """
     from safetensors import SafetensorError, safe_open
 
-    path = Path(path)
     if not path.is_file():
         raise ValueError(f"{path}: no such checkpoint")
     try:
-        with safe_open(path, framework="numpy") as file:
-            header = json.loads((file.metadata() or {}).get(HEADER, "{}"))
-            if not isinstance(header, dict) or header.pop("format", None) != FORMAT:
-                raise ValueError(f"not a checkpoint of numpy_gpt, format {FORMAT}")
-            config = header.pop("config", None)
-            if not isinstance(config, dict):
-                raise ValueError("holds no config")
-            _check_shapes(file, config)
-            model = Model(Config.from_dict(config), seed=None, dtype=_dtype(file), xp=xp)
-            for name in model.params:
-                model.params[name] = xp.asarray(file.get_tensor(name))
-    except (ValueError, SafetensorError) as error:
-        raise ValueError(f"{path}: {error}") from error
-    return model, header
+        with path.open("rb") as start:
+            length = int.from_bytes(start.read(8), "little")
+            if length > LARGEST_HEADER:
+                raise ValueError(f"not a checkpoint of numpy_gpt: its header would take {length:,} bytes")
+            with safe_open(path, framework="numpy") as file:  # checks the header: its length, every shape and offset
+                metadata = file.metadata() or {}
+            entries = json.loads(start.read(length))
+        header = json.loads(metadata.get(HEADER, "{}"))
+        if not isinstance(header, dict) or header.get("format") not in (FORMAT_WITHOUT_CHECKSUM, FORMAT):
+            raise ValueError(f"not a checkpoint of numpy_gpt, format {FORMAT}")
+        entries.pop("__metadata__", None)
+        yield (
+            {
+                name: StoredTensor(path, entry["dtype"], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
+                for name, entry in entries.items()
+            },
+            header,
+        )
+    except (ValueError, SafetensorError, RecursionError) as error:
+        raise ValueError(f"{path}: {_one_line(error)}") from error
+    except OSError as error:
+        raise ValueError(f"{path}: cannot read it: {error.strerror or error}") from error
 
 
-def _dtype(file: Any) -> str:
-    dtypes = sorted({file.get_slice(name).get_dtype() for name in file.keys()})  # noqa: SIM118
-    names = {"F32": "float32", "F64": "float64"}
-    if len(dtypes) != 1 or dtypes[0] not in names:
+def _one_line(error: Exception) -> str:
+    """Return the error's text, which may quote the file, as one short line of printable characters."""
+    text = " ".join(str(error).split())
+    return "".join(character if character.isprintable() else "?" for character in text)[:300]
+
+
+def _digest(header: dict[str, Any]) -> Any:
+    """Return the sha256 of the header, but for the sha256 in it, to be updated with the tensors."""
+    values = {name: value for name, value in header.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode("utf-8"))
+
+
+def _read_tensors(
+    tensors: dict[str, StoredTensor], prefix: str, names: Iterable[str], into: Parameters | None, digest: Any
+) -> None:
+    """Read the tensors prefix + name into `into`, and through the digest."""
+    for name in names:
+        numbers = tensors[prefix + name].read()
+        digest.update(numbers)
+        _check_finite(prefix + name, numbers)
+        if into is not None:
+            into[name] = into.xp.asarray(numbers)
+
+
+def _check_finite(name: str, numbers: np.ndarray) -> None:
+    finite = np.isfinite(numbers)
+    if not finite.all():
+        place = np.unravel_index(finite.argmin(), numbers.shape)
+        raise ValueError(f"{name} is {numbers[place]} at [{', '.join(map(str, place))}]")
+
+
+def _dtype(tensors: dict[str, StoredTensor]) -> str:
+    dtypes = sorted({tensor.dtype for tensor in tensors.values()})
+    if len(dtypes) != 1 or dtypes[0] not in DTYPES:
         raise ValueError(f"parameters must be all F32 or all F64, got {', '.join(dtypes) or 'none'}")
-    return names[dtypes[0]]
+    return DTYPES[dtypes[0]]
 
 
-def _check_shapes(file: Any, config: dict[str, Any]) -> None:
-    """Raise ValueError unless the file holds the config's parameters, before anything is made of their size."""
-    for size in ("V", "T_max", "d", "h", "L"):
-        if isinstance(config.get(size), int) and config[size] > LARGEST_SIZE:
-            raise ValueError(f"Config.{size} is {config[size]}, above {LARGEST_SIZE}")
-    found = set(file.keys())
-    if isinstance(config.get("L"), int) and config["L"] > len(found):
-        raise ValueError(f"Config.L is {config['L']}, but there are {len(found)} parameters in all")
-    expected = Config.from_dict(config).parameter_shapes()
-    for names, what in ((expected.keys() - found, "missing"), (found - expected.keys(), "unknown")):
+def _check_shapes(tensors: dict[str, StoredTensor], config: dict[str, Any], prefixes: tuple[str, ...]) -> None:
+    """Raise ValueError unless there are the config's parameters, before anything is made of their size."""
+    for name in ("V", "T_max", "d", "h", "L", "eps"):
+        if isinstance(config.get(name), int) and config[name] > LARGEST_SIZE:
+            raise ValueError(f"Config.{name} is {config[name]}, above {LARGEST_SIZE}")
+    if isinstance(config.get("L"), int) and config["L"] > len(tensors):
+        raise ValueError(f"Config.L is {config['L']}, but there are {len(tensors)} parameters in all")
+    shapes = Config.from_dict(config).parameter_shapes()
+    expected = {prefix + name: shape for prefix in prefixes for name, shape in shapes.items()}
+    for names, what in ((expected.keys() - tensors.keys(), "missing"), (tensors.keys() - expected.keys(), "unknown")):
         if names:
             raise ValueError(f"{what} parameter: {', '.join(sorted(names))}")
     for name, shape in expected.items():
-        shape_found = tuple(file.get_slice(name).get_shape())
-        if shape_found != shape:
-            raise ValueError(f"{name} has shape {shape_found}, its config says {shape}")
+        if tensors[name].shape != shape:
+            raise ValueError(f"{name} has shape {tensors[name].shape}, its config says {shape}")

@@ -16,20 +16,38 @@ from . import __version__
 def train(args: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from .resume import resume_training
     from .run import Setup, run_training
     from .training import Schedule
 
-    run_training(from_flags(Setup, args), from_flags(Schedule, args), Console())
+    setup, schedule = given_flags(Setup, args), given_flags(Schedule, args)
+    if args.resume is None:
+        if args.change:
+            raise ValueError("--change goes with --resume")
+        run_training(Setup(**setup), Schedule(**schedule), Console())
+    else:
+        if "out" in setup or "overwrite" in setup:
+            raise ValueError("a resumed run stays in its folder: no --out or --overwrite with --resume")
+        resume_training(args.resume or None, setup | schedule, args.change, Console())
     return 0
 
 
 def sample(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from .run import run_sampling
+    from .sampling import run_sampling
 
     values = {name: value for name, value in vars(args).items() if name != "run"}
     run_sampling(**values, console=Console())
+    return 0
+
+
+def tokenize(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from .pieces import run_tokenizing
+
+    run_tokenizing(args.text, args.file, args.tokenizer, args.special, args.n, Console())
     return 0
 
 
@@ -86,10 +104,29 @@ def parser() -> argparse.ArgumentParser:
     sub = command("train", train, "train a model on a text, evaluate it, save it, and print a sample")
     add_flags(sub, Setup, "what is trained on what")
     add_flags(sub, Schedule, "how it is trained")
+    group = sub.add_argument_group("to go on with a run")
+    group.add_argument(
+        "--resume",
+        metavar="RUN",
+        nargs="?",
+        const="",
+        help="go on with the run in this folder (by itself: the newest in runs/), with its own settings and text, "
+        "from its newest checkpoint that verifies: bit for bit as if it had never stopped",
+    )
+    group.add_argument(
+        "--change",
+        action="store_true",
+        help="let other flags beside --resume change the run, --steps too: the learning rate falls until the last step",
+    )
+    sub.epilog = (
+        "Ctrl-C, or SIGTERM, ends the run after the update in hand, saves it and tells how to go on; "
+        "the exit status is then 130, or 143."
+    )
 
     sub = command("sample", sample, "continue a prompt with a trained model")
     sub.add_argument("checkpoint", nargs="?", help="a checkpoint, or its folder; default: the newest in runs/")
     sub.add_argument("--prompt", default="", help="text to continue; empty begins with the tokenizer's start token")
+    sub.add_argument("--interactive", action="store_true", help="ask for prompt after prompt, until Ctrl-D")
     sub.add_argument("--n", type=int, default=500, help="tokens to draw")
     sub.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest token every time")
     sub.add_argument("--top-k", type=int, default=None, help="draw from the k likeliest tokens only")
@@ -103,6 +140,13 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--stride", type=int, help="tokens from one window to the next; default: half of T_max")
     sub.add_argument("--B", type=int, default=4, help="windows at a time")
     sub.add_argument("--device", default="cpu", help="'cpu' or 'cuda'")
+
+    sub = command("tokenize", tokenize, "show a text's tokens, and how many bytes a token stands for")
+    sub.add_argument("text", nargs="?", help="the text itself")
+    sub.add_argument("--file", help="or where it stands: 'stdlib', 'shakespeare', or a UTF-8 file")
+    sub.add_argument("--tokenizer", default="gpt2", help="'gpt2', 'bytes' or 'char'")
+    sub.add_argument("--special", action="store_true", help="take <|endoftext|> for the one token that it names")
+    sub.add_argument("--n", type=int, default=200, help="tokens to show")
 
     sub = command("gradcheck", gradcheck, "check hand-written gradients, ours or those of a file of yours")
     sub.add_argument(
@@ -141,29 +185,35 @@ def parser() -> argparse.ArgumentParser:
 
 
 def add_flags(sub: argparse.ArgumentParser, settings: type, title: str) -> None:
-    """Give sub one flag for each field of a dataclass of settings, with its default and its help."""
+    """Give sub one flag for each field of a dataclass of settings, with its default and its help.
+
+    The defaults stay with the dataclass, so that a flag that was given can be told from one that was not.
+    """
     group = sub.add_argument_group(title)
     types = get_type_hints(settings)
     for item in fields(settings):
         assert item.default is not MISSING  # every setting has a default: the main job takes no arguments
         flag = "--" + item.name.replace("_", "-")
-        help = item.metadata["help"]
+        help = item.metadata["help"] + ("" if item.default is None else f" (default: {item.default})")
         kind = next(t for t in (*get_args(types[item.name]), types[item.name]) if t is not type(None))
         if kind is bool:
-            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=item.default, help=help)
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=help)
         else:
-            default = argparse.SUPPRESS if item.default is None else item.default
-            group.add_argument(flag, type=kind, metavar=kind.__name__.upper(), default=default, help=help)
+            group.add_argument(flag, type=kind, metavar=kind.__name__.upper(), default=argparse.SUPPRESS, help=help)
 
 
-def from_flags(settings: type, args: argparse.Namespace) -> Any:
-    """Return the dataclass of settings with the values that the flags gave."""
-    names = [item.name for item in fields(settings)]
-    return settings(**{name: getattr(args, name) for name in names if hasattr(args, name)})
+def given_flags(settings: type, args: argparse.Namespace) -> dict[str, Any]:
+    """Return, by name, the values of the flags that were given, for a dataclass of settings."""
+    return {item.name: getattr(args, item.name) for item in fields(settings) if hasattr(args, item.name)}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit status: 0 done, 1 failed, 2 a mistake in what was asked."""
+    """Run the command line; return its exit status.
+
+    0 done, 1 failed, 2 a mistake in what was asked, 130 and 143 stopped by Ctrl-C and SIGTERM.
+    """
+    from .run import Stopped
+
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show √ shows ? and goes on
             stream.reconfigure(errors="replace")
@@ -177,6 +227,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         status, message = 2, str(error)
     except FloatingPointError as error:
         status, message = 1, str(error)
+    except MemoryError as error:
+        status, message = 1, f"not enough memory: {error}"
+    except Stopped as stopped:
+        status, message = 128 + stopped.signal, str(stopped)
     except KeyboardInterrupt:
         status, message = 130, "interrupted"
     print(f"numpy-gpt: {message}", file=sys.stderr)

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-import csv
+import hashlib
 import math
+import shlex
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .backend import device_module
-from .checkpoint import atomic_write, load_checkpoint, save_checkpoint
+from .checkpoint import atomic_write, save_checkpoint
 from .config import Config
 from .data import bigram_loss, load_text, split, unigram_loss
 from .evaluation import Evaluation, evaluate_text
 from .generation import generate
 from .model import Model
-from .tokenizer import Tokenizer, make_tokenizer, tokenizer_from_dict
-from .training import Progress, Schedule, setting, train
+from .runs import FINISHED, HISTORY, load_run, new_folder, remove_checkpoints, save_step, step_file
+from .sampling import stream_text
+from .tokenizer import Tokenizer, make_tokenizer
+from .training import Progress, Schedule, State, evaluate, setting, start, train
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-RUNS = Path("runs")
-CHECKPOINT = "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,12 @@ class Setup:
     device: str = setting("cpu", "'cpu' or 'cuda'")
     out: str | None = setting(None, "folder for the results; default: the next free runs/NNN")
     overwrite: bool = setting(False, "replace the results that --out holds already")
+    keep: int = setting(2, "newest checkpoints that are kept, beside the best one")
     sample: int = setting(300, "tokens of the sample at the end")
 
     def __post_init__(self) -> None:
+        if self.keep < 1:
+            raise ValueError(f"keep must be at least 1, got {self.keep}")
         if self.sample < 0:
             raise ValueError(f"sample must be at least 0, got {self.sample}")
 
@@ -68,111 +72,96 @@ class Setup:
         return Config.preset(self.preset, V=V, **changes, **switches)
 
 
+class Stopped(Exception):
+    """A run that a signal ended before its last update: saved, and to be gone on with."""
+
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(message)
+        self.signal = number
+
+
+@dataclass
+class Run:
+    """A run in hand: its settings, its text, its model, and where it stands."""
+
+    setup: Setup
+    schedule: Schedule
+    tokenizer: Tokenizer
+    n_text: int  # characters
+    tokens: np.ndarray
+    model: Model
+    state: State
+
+    def metadata(self) -> dict[str, Any]:
+        """Return what every checkpoint of the run tells beside its model."""
+        return dict(
+            tokenizer=self.tokenizer.to_dict(),
+            setup=asdict(self.setup),
+            schedule=asdict(self.schedule),
+            tokens_sha256=sha256(self.tokens),
+        )
+
+
+def sha256(tokens: np.ndarray) -> str:
+    """Return what tells one text's tokens from another's."""
+    return hashlib.sha256(tokens.astype("<i8").tobytes()).hexdigest()
+
+
 def run_training(setup: Setup, schedule: Schedule, console: Console) -> Path:
     """Do the main job; return the folder that holds model.safetensors, loss.csv and loss.png.
 
-    Raises ValueError for a setting or a text that cannot work, before anything is trained.
+    Raises ValueError for a setting or a text that cannot work, before anything is trained, and
+    Stopped where Ctrl-C or SIGTERM ended it.
     """
     xp = device_module(setup.device)
     text = load_text(setup.data)
     tokenizer = make_tokenizer(setup.tokenizer, text)
     config = setup.config(tokenizer.V)
-    train_tokens, held_out_tokens = split(tokenizer.encode(text), config.T_max, setup.validation)
+    tokens = tokenizer.encode(text)
+    split(tokens, config.T_max, setup.validation)  # a text too short is told before a model is made
     model = Model(config, schedule.seed, setup.dtype, xp)
-    with results_folder(setup) as folder:
-        print_setup(console, setup, schedule, model, len(text), len(train_tokens), len(held_out_tokens))
-        history = train_with_progress(model, train_tokens, held_out_tokens, schedule, console)
-        baselines = {
-            "uniform, ln V": math.log(config.V),
-            "unigram": unigram_loss(train_tokens, held_out_tokens, config.V),
-            "bigram": bigram_loss(train_tokens, held_out_tokens, config.V),
-        }
-        save_checkpoint(
-            folder / CHECKPOINT,
-            model,
-            tokenizer=tokenizer.to_dict(),
-            setup=asdict(setup),
-            schedule=asdict(schedule),
-            step=history[-1].step,
-            held_out_loss=history[-1].held_out_loss,
-        )
-        write_history(folder / "loss.csv", history)
-        pictured = draw_history(folder / "loss.png", history, baselines)
-        print_result(console, history, baselines)
-        names = [CHECKPOINT, "loss.csv", *(["loss.png"] if pictured else [])]
-        console.print(f"Wrote {', '.join(names)} in {folder}", highlight=False)
-        if not pictured:
-            console.print("No picture: matplotlib is missing (pip install 'numpy_gpt\\[plots]')", highlight=False)
-    if setup.sample:
-        console.print(f"\nA sample of {setup.sample} tokens:", highlight=False)
-        prompt = np.array([tokenizer.start_id])
-        stream_text(tokenizer, generate(model, prompt, setup.sample, temperature=0.8, seed=schedule.seed), console)
+    run = Run(setup, schedule, tokenizer, len(text), tokens, model, start(model, schedule))
+    with new_folder(setup.out, setup.overwrite) as folder:
+        complete(run, folder, console)
+    print_sample(run, console)
     return folder
 
 
-@contextmanager
-def results_folder(setup: Setup) -> Iterator[Path]:
-    """Make and yield the folder for the results; take it away again if nothing came to stand in it."""
-    if setup.out is None:
-        RUNS.mkdir(exist_ok=True)
-        taken = [int(path.name) for path in RUNS.iterdir() if path.name.isdecimal()]
-        folder = RUNS / f"{max(taken, default=0) + 1:03d}"
-    else:
-        folder = Path(setup.out)
-        if (folder / CHECKPOINT).exists() and not setup.overwrite:
-            raise ValueError(f"{folder / CHECKPOINT} is there already; choose another --out, or give --overwrite")
-    made = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        yield folder
-    finally:
-        if made and not any(folder.iterdir()):
-            folder.rmdir()
+def complete(run: Run, folder: Path, console: Console) -> None:
+    """Train a run to its end from where it stands, saved into folder, and tell how it went."""
+    config, schedule = run.model.config, run.schedule
+    train_tokens, held_out_tokens = split(run.tokens, config.T_max, run.setup.validation)
+    print_setup(console, run.setup, schedule, run.model, run.n_text, len(train_tokens), len(held_out_tokens))
+    history = train_with_progress(run, train_tokens, held_out_tokens, folder, console)
+    if history[-1].held_out_loss is None:  # a resume made the run no longer than it was
+        history[-1].held_out_loss = evaluate(run.model, held_out_tokens)
+    baselines = {
+        "uniform, ln V": math.log(config.V),
+        "unigram": unigram_loss(train_tokens, held_out_tokens, config.V),
+        "bigram": bigram_loss(train_tokens, held_out_tokens, config.V),
+    }
+    save_checkpoint(
+        folder / FINISHED,
+        run.model,
+        **run.metadata(),
+        step=history[-1].step,
+        held_out_loss=history[-1].held_out_loss,
+    )
+    pictured = draw_history(folder / "loss.png", history, baselines)
+    print_result(console, history, baselines)
+    names = [FINISHED, HISTORY, *(["loss.png"] if pictured else [])]
+    console.print(f"Wrote {', '.join(names)} in {folder}", highlight=False)
+    if not pictured:
+        console.print("No picture: matplotlib is missing (pip install 'numpy_gpt\\[plots]')", highlight=False)
 
 
-def latest_checkpoint() -> Path:
-    """Return the checkpoint of the newest run in runs/. Raises ValueError where there is none."""
-    found = sorted(RUNS.glob(f"*/{CHECKPOINT}"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise ValueError(f"no checkpoint in {RUNS}/: train first (numpy-gpt train), or name one")
-    return found[-1]
-
-
-def load_run(checkpoint: str | None, device: str) -> tuple[Model, Tokenizer]:
-    """Return the model of a checkpoint, or of its folder, and its tokenizer; None is the newest run's.
-
-    Raises ValueError, naming the file, where the two do not fit each other.
-    """
-    path = latest_checkpoint() if checkpoint is None else Path(checkpoint)
-    model, metadata = load_checkpoint(path / CHECKPOINT if path.is_dir() else path, device_module(device))
-    if "tokenizer" not in metadata:
-        raise ValueError(f"{path}: holds no tokenizer")
-    tokenizer = tokenizer_from_dict(metadata["tokenizer"])
-    if tokenizer.V != model.config.V:
-        raise ValueError(f"{path}: the tokenizer has {tokenizer.V} tokens, the model V = {model.config.V}")
-    return model, tokenizer
-
-
-def run_sampling(
-    checkpoint: str | None,
-    prompt: str,
-    n: int,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-    seed: int,
-    device: str,
-    console: Console,
-) -> None:
-    """Continue prompt with a trained model, streamed to the terminal."""
-    model, tokenizer = load_run(checkpoint, device)
-    ids = tokenizer.encode(prompt) if prompt else np.array([tokenizer.start_id])
-    T_max = model.config.T_max
-    if len(ids) > T_max:
-        console.print(f"(the prompt has {len(ids)} tokens; the model sees its last {T_max})", style="yellow")
-    tokens = generate(model, ids, n, temperature, top_k, top_p, seed)
-    console.out(prompt, end="", highlight=False)
-    stream_text(tokenizer, tokens, console)
+def print_sample(run: Run, console: Console) -> None:
+    """Print a sample of the trained model."""
+    if run.setup.sample:
+        console.print(f"\nA sample of {run.setup.sample} tokens:", highlight=False)
+        prompt = np.array([run.tokenizer.start_id])
+        drawn = generate(run.model, prompt, run.setup.sample, temperature=0.8, seed=run.schedule.seed)
+        stream_text(run.tokenizer, drawn, console)
 
 
 def run_evaluation(
@@ -208,14 +197,6 @@ def run_evaluation(
     return result
 
 
-def stream_text(tokenizer: Tokenizer, tokens: Iterator[int], console: Console) -> None:
-    """Print tokens as they come, whole characters only."""
-    for piece in tokenizer.decode_stream(tokens):
-        console.out(piece, end="", highlight=False)
-        console.file.flush()
-    console.out("")
-
-
 def print_setup(
     console: Console, setup: Setup, schedule: Schedule, model: Model, n_text: int, n_train: int, n_held_out: int
 ) -> None:
@@ -245,17 +226,25 @@ def print_setup(
 
 
 def train_with_progress(
-    model: Model, train_tokens: np.ndarray, held_out_tokens: np.ndarray, schedule: Schedule, console: Console
+    run: Run, train_tokens: np.ndarray, held_out_tokens: np.ndarray, folder: Path, console: Console
 ) -> list[Progress]:
-    """Train under a live progress bar; the first Ctrl-C ends the run after the update in hand."""
+    """Train under a live progress bar, saving into folder; return the history.
+
+    Raises Stopped where Ctrl-C or SIGTERM ended it; the update in hand was finished and saved.
+    """
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    interrupted: list[int] = []
+    schedule, state = run.schedule, run.state
+    metadata = run.metadata()
+    is_new = state.optimiser.t == 0
 
-    def note_interrupt(number: int, frame: Any) -> None:
-        interrupted.append(number)
-        signal.signal(signal.SIGINT, previous)  # a second Ctrl-C stops at once
+    def save(state: State) -> None:
+        nonlocal is_new
+        if is_new:  # what --overwrite replaces is kept until there is something in its place
+            remove_checkpoints(folder)
+            is_new = False
+        save_step(folder, run.model, state, run.setup.keep, metadata)
 
     columns = (
         BarColumn(bar_width=20),
@@ -263,30 +252,54 @@ def train_with_progress(
         TextColumn("{task.fields[state]}"),
         TimeRemainingColumn(),
     )
-    previous = signal.signal(signal.SIGINT, note_interrupt)
-    try:
-        with Bar(*columns, console=console, transient=True) as bar:
-            task = bar.add_task("", total=schedule.steps, state="")
+    with stop_signals() as received, Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=schedule.steps, completed=state.optimiser.t, state="")
 
-            def report(progress: Progress) -> None:
-                rate = progress.tokens / progress.seconds
-                shares = "  ".join(f"{name} {share:.0%}" for name, share in progress.shares.items())
-                state = f"loss {progress.loss:.3f}  {rate:,.0f} tokens/s  {shares}"
-                bar.update(task, completed=progress.step, state=state)
-                if progress.held_out_loss is not None:
-                    console.print(
-                        f"update {progress.step:>{len(str(schedule.steps))}}  held-out loss "
-                        f"{progress.held_out_loss:.4f}  {state}",
-                        highlight=False,
-                        soft_wrap=True,
-                    )
+        def report(progress: Progress) -> None:
+            rate = progress.tokens / progress.seconds
+            shares = "  ".join(f"{name} {share:.0%}" for name, share in progress.shares.items())
+            told = f"loss {progress.loss:.3f}  {rate:,.0f} tokens/s  {shares}"
+            bar.update(task, completed=progress.step, state=told)
+            if progress.held_out_loss is not None:
+                console.print(
+                    f"update {progress.step:>{len(str(schedule.steps))}}  held-out loss "
+                    f"{progress.held_out_loss:.4f}  {told}",
+                    highlight=False,
+                    soft_wrap=True,
+                )
 
-            history = train(model, train_tokens, held_out_tokens, schedule, report, lambda: bool(interrupted))
-    finally:
-        signal.signal(signal.SIGINT, previous)
-    if interrupted:
-        console.print(f"Stopped by Ctrl-C after update {history[-1].step}", style="yellow", highlight=False)
+        history = train(run.model, train_tokens, held_out_tokens, schedule, report, lambda: bool(received), state, save)
+    if state.optimiser.t < schedule.steps:
+        by = "Ctrl-C" if received[0] == signal.SIGINT else signal.Signals(received[0]).name
+        raise Stopped(
+            received[0],
+            f"stopped by {by} after update {state.optimiser.t} of {schedule.steps}, saved as "
+            f"{step_file(folder, state.optimiser.t)}; go on with: numpy-gpt train --resume {shlex.quote(str(folder))}",
+        )
     return history
+
+
+@contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """Yield a list that notes the first Ctrl-C or SIGTERM in place of ending at once; a second one does."""
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():  # Python lets no other thread handle signals
+        yield received
+        return
+
+    def note(number: int, frame: Any) -> None:
+        received.append(number)
+        put_back()
+
+    def put_back() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        put_back()
 
 
 def print_result(console: Console, history: list[Progress], baselines: dict[str, float]) -> None:
@@ -303,15 +316,6 @@ def print_result(console: Console, history: list[Progress], baselines: dict[str,
         style = "bold" if name == "this model" else None
         table.add_row(name, f"{loss:.4f}", f"{math.exp(min(loss, 700)):.2f}", style=style)
     console.print(table)
-
-
-def write_history(path: Path, history: list[Progress]) -> None:
-    """Write one row an update: step, loss, lr, grad_norm, seconds, tokens, held_out_loss."""
-    names = [item.name for item in fields(Progress) if item.name != "shares"]
-    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(names)
-        rows.writerows([getattr(progress, name) for name in names] for progress in history)
 
 
 def draw_history(path: Path, history: list[Progress], baselines: dict[str, float]) -> bool:

@@ -32,7 +32,7 @@ class Schedule:
     Raises ValueError for a number outside its range.
     """
 
-    steps: int = setting(1500, "optimiser updates")
+    steps: int = setting(2500, "optimiser updates")
     B: int = setting(12, "windows a micro-batch")
     accumulate: int = setting(1, "micro-batches an update; their gradients are averaged over all targets")
     lr: float = setting(1e-3, "peak learning rate")
@@ -43,6 +43,7 @@ class Schedule:
     weight_decay: float = setting(0.1, "AdamW's decoupled decay, on the matrices alone")
     clip: float = setting(1.0, "largest global norm of the gradients")
     eval_every: int = setting(250, "updates between two looks at the held-out text")
+    save_every: int | None = setting(None, "updates between two checkpoints; default: one at each look")
     workers: int | None = setting(
         None,
         f"threads that share a micro-batch; default: 2 on a CPU for models under {SMALL_MODEL:,} parameters, else 1",
@@ -53,8 +54,9 @@ class Schedule:
         for name in ("steps", "B", "accumulate", "eval_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.workers is not None and self.workers < 1:
-            raise ValueError(f"workers must be at least 1, got {self.workers}")
+        for name in ("workers", "save_every"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("warmup", "seed", "min_lr"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
@@ -74,8 +76,34 @@ class Progress:
     grad_norm: float  # before clipping
     seconds: float  # since the start of training, evaluation left out
     tokens: int  # trained on since the start
-    shares: dict[str, float]  # of the seconds: forward, backward, optimiser
+    shares: dict[str, float]  # of the seconds since the start or the resume: forward, backward, optimiser
     held_out_loss: float | None = None  # where this update was followed by an evaluation
+
+
+@dataclass
+class State:
+    """Where a run stands: with its model, its tokens and its Schedule, all that decides what is to come.
+
+    The number of updates done is optimiser.t; the next windows are the generator's.
+    """
+
+    optimiser: AdamW
+    rng: np.random.Generator
+    tokens: int = 0  # trained on so far
+    seconds: float = 0.0  # of training so far, evaluation left out
+    history: list[Progress] = field(default_factory=list)
+
+
+def start(model: Model, schedule: Schedule) -> State:
+    """Return the state of a run before its first update."""
+    betas = (schedule.beta1, schedule.beta2)
+    optimiser = AdamW(model.params, schedule.lr, betas, weight_decay=schedule.weight_decay)
+    return State(optimiser, np.random.default_rng([schedule.seed, 1]))  # apart from the stream that drew the weights
+
+
+def default_workers(model: Model) -> int:
+    """Return how many threads share a micro-batch: 2 where BLAS alone would leave a core idle, else 1."""
+    return 2 if model.xp is np and model.params.flat.size < SMALL_MODEL else 1
 
 
 def evaluate(model: Model, tokens: np.ndarray, B: int = 32) -> float:
@@ -98,31 +126,36 @@ def train(
     schedule: Schedule,
     report: Callable[[Progress], None] = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
+    state: State | None = None,
+    save: Callable[[State], None] = lambda state: None,
 ) -> list[Progress]:
     """Train model in place; return what each update did, and hand it to report as it happens.
 
     Each update draws schedule.accumulate micro-batches of B windows of T_max tokens. The same
-    model, tokens and schedule give the same bits. stop is asked after each update.
+    model, tokens and schedule give the same bits, in one go or resumed from a state on the way.
+
+    stop   asked after each update; where it says so, the run ends there, saved but not evaluated
+    state  where to go on from; the start, if not given. It is moved along in place
+    save   called with the state every schedule.save_every updates, at the end, and at a stop
 
     Raises FloatingPointError, naming the update and the parameter, where a gradient is inf or
     nan; the parameters are then as the update before left them.
     """
     T = model.config.T_max
-    workers = schedule.workers or (2 if model.xp is np and model.params.flat.size < SMALL_MODEL else 1)
-    rng = np.random.default_rng([schedule.seed, 1])  # apart from the stream that drew the weights
-    betas = (schedule.beta1, schedule.beta2)
-    optimiser = AdamW(model.params, schedule.lr, betas, weight_decay=schedule.weight_decay)
+    workers = schedule.workers or default_workers(model)
+    state = start(model, schedule) if state is None else state
+    optimiser = state.optimiser
+    save_every = schedule.save_every or schedule.eval_every
     clock = Clock(model.xp)
     accumulator = Accumulator(model, workers, clock)
-    history: list[Progress] = []
-    seconds = 0.0
+    stopping = False
     with threadpool_limits(1 if workers > 1 else None, user_api="blas"):
-        for step in range(schedule.steps):
-            start = time.perf_counter()
-            lr = warmup_cosine(step, schedule.lr, schedule.min_lr, schedule.warmup, schedule.steps)
+        while optimiser.t < schedule.steps and not stopping:
+            begin = time.perf_counter()
+            lr = warmup_cosine(optimiser.t, schedule.lr, schedule.min_lr, schedule.warmup, schedule.steps)
             micro_batches: list[tuple[np.ndarray, np.ndarray]] = []
             for _ in range(schedule.accumulate):
-                idx, targets = windows(train_tokens, schedule.B, T, rng)  # (B, T)
+                idx, targets = windows(train_tokens, schedule.B, T, state.rng)  # (B, T)
                 shards = min(workers, schedule.B)
                 micro_batches += zip(np.array_split(idx, shards), np.array_split(targets, shards))
             loss, grads = accumulator.step(micro_batches)
@@ -130,17 +163,17 @@ def train(
                 try:
                     norm = clip_by_global_norm(grads, schedule.clip)
                 except FloatingPointError as error:
-                    raise FloatingPointError(f"update {step + 1}: {error}; a lower lr may help") from error
+                    raise FloatingPointError(f"update {optimiser.t + 1}: {error}; a lower lr may help") from error
                 optimiser.update(grads, lr)
-            seconds += time.perf_counter() - start
-            done = step + 1
-            tokens = done * schedule.accumulate * schedule.B * T
-            progress = Progress(done, float(loss), lr, norm, seconds, tokens, clock.shares())
-            stopping = stop() or done == schedule.steps
-            if stopping or done % schedule.eval_every == 0:
+            state.seconds += time.perf_counter() - begin
+            state.tokens += schedule.accumulate * schedule.B * T
+            done, last = optimiser.t, optimiser.t == schedule.steps
+            progress = Progress(done, float(loss), lr, norm, state.seconds, state.tokens, clock.shares())
+            if last or done % schedule.eval_every == 0:
                 progress.held_out_loss = evaluate(model, held_out_tokens)
-            history.append(progress)
+            state.history.append(progress)
             report(progress)
-            if stopping:
-                break
-    return history
+            stopping = stop()
+            if last or stopping or done % save_every == 0:
+                save(state)
+    return state.history

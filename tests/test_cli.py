@@ -1,6 +1,8 @@
 import csv
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -8,10 +10,12 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from numpy_gpt import sampling
 from numpy_gpt.checkpoint import load_checkpoint
 from numpy_gpt.cli import main
 from numpy_gpt.evaluation import evaluate_text
 from numpy_gpt.run import Setup
+from numpy_gpt.tokenizer import GPT2Tokenizer
 from numpy_gpt.training import Schedule
 
 QUICK = ["--preset", "tiny", "--steps", "4", "--B", "2", "--eval-every", "2", "--sample", "20", "--T", "8"]
@@ -56,6 +60,8 @@ def test_train_tells_the_whole_story(capsys, folder):
         "loss.csv",
         "loss.png",
         "model.safetensors",
+        "step-000002.safetensors",
+        "step-000004.safetensors",
     ]
 
 
@@ -105,6 +111,126 @@ def test_sample_repeats_by_seed(capsys):
     assert texts[0] == texts[1] != texts[2]
 
 
+def test_sample_tells_its_speed_beside_the_bound_on_stderr(capsys):
+    train()
+    capsys.readouterr()
+    assert main(["sample", "--n", "40"]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    rate, share, bound, megabytes, gigabytes = map(float, re.fullmatch(SPEED, line.replace(",", "")).groups())
+    n_bytes = 4 * load_checkpoint("runs/001/model.safetensors")[0].config.n_parameters()
+    assert megabytes == pytest.approx(n_bytes / 1e6, abs=0.05)
+    assert gigabytes == pytest.approx(bound * n_bytes / 1e9, abs=0.06)
+    assert share == pytest.approx(100 * rate / bound, abs=1)
+    assert main(["sample", "--n", "1"]) == 0
+    assert capsys.readouterr().err == ""  # one token is no speed
+
+
+SPEED = (
+    r"([\d.]+) tokens/s ([\d.]+)% of the ([\d.]+) that the memory allows: "
+    r"([\d.]+) MB of weights a token at ([\d.]+) GB/s"
+)
+
+
+def test_sample_prompt_after_prompt(capsys, monkeypatch):
+    train()
+    capsys.readouterr()
+    main(["sample", "--prompt", "the ", "--n", "8", "--seed", "5"])
+    one = capsys.readouterr().out
+    main(["sample", "--prompt", "the ", "--n", "8", "--seed", "7"])
+    two = capsys.readouterr().out
+    monkeypatch.setattr("sys.stdin", io.StringIO("the \n€\nthe \n"))
+    assert main(["sample", "--interactive", "--n", "8", "--seed", "5"]) == 0
+    told = capsys.readouterr()
+    assert told.out == f"> {one}> > {two}> \n"
+    assert [line.split()[0] for line in told.err.splitlines() if "tokens/s" not in line] == ["numpy-gpt:"]
+
+
+def test_ctrl_c_ends_a_text_and_not_the_session(capsys, monkeypatch):
+    train()
+    capsys.readouterr()
+    prompts = iter(["the ", "cat "])
+    monkeypatch.setattr("builtins.input", lambda question: next_or_end(prompts))
+    monkeypatch.setattr(sampling, "generate", interrupted_generate)
+    assert main(["sample", "--interactive", "--n", "8"]) == 0
+    assert capsys.readouterr().out == "the \ncat \n\n"
+
+
+def next_or_end(prompts):
+    for prompt in prompts:
+        return prompt
+    raise EOFError
+
+
+def interrupted_generate(*arguments, **settings):
+    def tokens():
+        raise KeyboardInterrupt
+        yield
+
+    return tokens()
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [(["--prompt", "the"], "--prompt"), (["--temperature", "-1"], "temperature"), (["--n", "-1"], "n must")],
+)
+def test_interactive_mistakes_are_told_before_the_first_prompt(capsys, monkeypatch, flags, word):
+    train()
+    monkeypatch.setattr("builtins.input", None)
+    assert word in error_line(capsys, ["sample", "--interactive", *flags])
+
+
+def test_tokenize_shows_pieces_ids_and_bytes_a_token(capsys):
+    assert main(["tokenize", "Hello wörld\n"]) == 0
+    shown, count = capsys.readouterr().out.splitlines()
+    tokenizer = GPT2Tokenizer()
+    ids = tokenizer.encode("Hello wörld\n")
+    pieces = ["Hello", "·w", "ör", "ld", "\\n"]
+    assert shown.split() == [f"{piece}({token})" for piece, token in zip(pieces, ids, strict=True)]
+    assert count == "13 bytes, 5 tokens: 2.60 bytes a token"
+
+
+def test_tokenize_shows_parts_of_a_character_as_bytes(capsys):
+    main(["tokenize", "漢", "--tokenizer", "bytes"])
+    assert capsys.readouterr().out.splitlines()[0].split() == [r"\xe6(230)", r"\xbc(188)", r"\xa2(162)"]
+
+
+def test_tokenize_a_file(folder, capsys):
+    assert main(["tokenize", "--file", "words.txt", "--tokenizer", "char", "--n", "3"]) == 0
+    shown, count = capsys.readouterr().out.splitlines()
+    assert len(shown.split()) == 4
+    assert shown.endswith("...")
+    text = (folder / "words.txt").read_text(encoding="utf-8")
+    n_bytes = (folder / "words.txt").stat().st_size
+    assert count == f"{n_bytes:,} bytes, {len(text):,} tokens: {n_bytes / len(text):.2f} bytes a token"
+
+
+def test_tokenize_end_of_text_is_text_unless_special(capsys):
+    main(["tokenize", "<|endoftext|>"])
+    assert "13 bytes, 7 tokens" in capsys.readouterr().out
+    main(["tokenize", "<|endoftext|>", "--special"])
+    assert capsys.readouterr().out == "<|endoftext|>(50256)\n13 bytes, 1 tokens: 13.00 bytes a token\n"
+
+
+def test_tokenize_nothing(capsys):
+    assert main(["tokenize", ""]) == 0
+    assert capsys.readouterr().out == "0 bytes, 0 tokens\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "word"),
+    [
+        ([], "--file"),
+        (["text", "--file", "words.txt"], "--file"),
+        (["--file", "absent.txt"], "absent.txt"),
+        (["text", "--n", "-1"], "n must"),
+        (["text", "--tokenizer", "bytes", "--special"], "--special"),
+        (["text", "--tokenizer", "words"], "'words'"),
+    ],
+)
+def test_tokenize_mistakes(argv, word, capsys):
+    assert word in error_line(capsys, ["tokenize", *argv])
+
+
 def test_sample_says_that_it_crops_a_long_prompt(capsys):
     train()
     capsys.readouterr()
@@ -115,7 +241,8 @@ def test_sample_says_that_it_crops_a_long_prompt(capsys):
 def test_sample_takes_the_newest_run(folder, capsys):
     train()
     train("--out", "runs/older", "--seed", "9")
-    os.utime(folder / "runs/older/model.safetensors", (1, 1))
+    for path in (folder / "runs/older").iterdir():
+        os.utime(path, (1, 1))
     capsys.readouterr()
     main(["sample"])
     newest = capsys.readouterr().out

@@ -81,12 +81,30 @@ def test_training_learns_a_text_that_repeats():
     assert history[-1].held_out_loss < 0.1
 
 
-def test_stop_is_asked_after_each_update_and_still_evaluates():
-    updates = []
-    schedule = Schedule(steps=50, B=2, eval_every=1000)
-    history = train(small_model(), TOKENS, TOKENS, schedule, updates.append, lambda: len(updates) == 2)
+def test_stop_ends_after_the_update_in_hand_saved_but_not_evaluated():
+    updates, saved = [], []
+    history = train(
+        small_model(),
+        TOKENS,
+        TOKENS,
+        Schedule(steps=50, B=2, eval_every=1000),
+        report=updates.append,
+        stop=lambda: len(updates) == 3,
+        save=lambda state: saved.append(state.optimiser.t),
+    )
     assert [p.step for p in history] == [1, 2, 3]
-    assert history[-1].held_out_loss is not None
+    assert history[-1].held_out_loss is None
+    assert saved == [3]
+
+
+@pytest.mark.parametrize(
+    ("changes", "saves"), [({}, [4, 6]), ({"save_every": 5}, [5, 6]), ({"save_every": 2, "eval_every": 99}, [2, 4, 6])]
+)
+def test_saves_at_each_look_or_as_told_and_at_the_end(changes, saves):
+    saved = []
+    schedule = Schedule(**{"steps": 6, "B": 2, "eval_every": 4, **changes})
+    train(small_model(), TOKENS, TOKENS, schedule, save=lambda state: saved.append(state.optimiser.t))
+    assert saved == saves
 
 
 def test_non_finite_gradient_names_update_and_parameter_and_leaves_the_parameters():
@@ -111,6 +129,7 @@ def test_text_shorter_than_a_window_says_so():
         ("accumulate", -1),
         ("workers", 0),
         ("eval_every", 0),
+        ("save_every", 0),
         ("warmup", -1),
         ("seed", -1),
         ("min_lr", -1.0),

@@ -1,0 +1,246 @@
+"""A run's folder: its checkpoints, its history, and which of them to go on from.
+
+    step-000500.safetensors   all that it takes to go on after update 500; the newest few and the best are kept
+    model.safetensors         the finished model: parameters and tokenizer
+    loss.csv                  one row an update
+
+Whoever reads a folder gets its newest checkpoint that verifies, the one with the most updates.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .backend import Array, device_module
+from .checkpoint import Checkpoint, atomic_write, load_checkpoint, read_checkpoint, read_metadata, save_checkpoint
+from .model import Model
+from .tokenizer import Tokenizer, tokenizer_from_dict
+from .training import Progress, State
+
+RUNS = Path("runs")
+FINISHED = "model.safetensors"
+HISTORY = "loss.csv"
+STEP = re.compile(r"step-(\d{6,15})\.safetensors")
+
+
+@contextmanager
+def new_folder(out: str | None, overwrite: bool) -> Iterator[Path]:
+    """Make and yield the folder of a new run; take it away again if nothing came to stand in it.
+
+    Raises ValueError where it holds a run already, unless overwrite, and OSError where nothing can
+    be written to it: better now than after the training.
+    """
+    if out is None:
+        RUNS.mkdir(exist_ok=True)
+        taken = [int(path.name) for path in RUNS.iterdir() if path.name.isdecimal()]
+        folder = RUNS / f"{max(taken, default=0) + 1:03d}"
+    else:
+        folder = Path(out)
+        held = checkpoint_files(folder)
+        if held and not overwrite:
+            raise ValueError(f"{held[0]} is there already; choose another --out, or give --overwrite")
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        check_writable(folder)
+        yield folder
+    finally:
+        if made and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def check_writable(folder: Path) -> None:
+    """Raise OSError, naming folder, where no file can be made in it."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(f"{folder}: cannot write to it: {error.strerror or error}") from error
+
+
+def step_file(folder: Path, step: int) -> Path:
+    """Return the path of the checkpoint after update number step."""
+    return folder / f"step-{step:06d}.safetensors"
+
+
+def step_files(folder: Path) -> dict[int, Path]:
+    """Return the checkpoints to go on from, by the number of updates done, newest first."""
+    found = {int(match[1]): path for path in folder.glob("step-*") if (match := STEP.fullmatch(path.name))}
+    return dict(sorted(found.items(), reverse=True))
+
+
+def checkpoint_files(folder: Path) -> list[Path]:
+    """Return all checkpoints in folder, newest first; of two with as many updates, the finished model."""
+    by_step = step_files(folder)
+    files = list(by_step.values())
+    finished = folder / FINISHED
+    if finished.exists():
+        try:
+            step = read_metadata(finished).get("step")
+        except ValueError:
+            step = None  # whoever reads it is told what is wrong with it
+        n_newer = sum(other > step for other in by_step) if isinstance(step, int) else 0
+        files.insert(n_newer, finished)
+    return files
+
+
+class Found(NamedTuple):
+    """A checkpoint that verified, and what was wrong with each newer one."""
+
+    path: Path
+    checkpoint: Checkpoint
+    refused: list[str]
+
+
+def newest_that_verifies(folder: Path, xp: ModuleType = np, with_moments: bool = False) -> Found:
+    """Return the newest checkpoint in folder that verifies; with moments, one to go on from.
+
+    Raises ValueError, naming the folder, where there is none, or none that verifies.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder of a run")
+    refused: list[str] = []
+    for path in step_files(folder).values() if with_moments else checkpoint_files(folder):
+        try:
+            return Found(path, read_checkpoint(path, xp, with_moments), refused)
+        except ValueError as error:
+            refused.append(str(error))
+    if refused:
+        raise ValueError(f"{folder}: no checkpoint verifies: {'; '.join(refused)}")
+    raise ValueError(f"{folder}: holds no checkpoint{' to go on from' if with_moments else ''}")
+
+
+def newest_run() -> Path:
+    """Return the folder in runs/ whose checkpoints are the newest. Raises ValueError where there is none."""
+    written = {
+        folder: max(path.stat().st_mtime for path in files)
+        for folder in RUNS.glob("*/")
+        if (files := checkpoint_files(folder))
+    }
+    if not written:
+        raise ValueError(f"no checkpoint in {RUNS}/: train first (numpy-gpt train), or name one")
+    return max(written, key=lambda folder: written[folder])
+
+
+def load_run(checkpoint: str | None, device: str) -> tuple[Model, Tokenizer]:
+    """Return the model of a checkpoint, or of a run's folder, and its tokenizer; None is the newest run.
+
+    Of a folder it is the newest checkpoint that verifies; newer ones that do not are told of on stderr.
+
+    Raises ValueError, naming the file, where the two do not fit each other.
+    """
+    path = newest_run() if checkpoint is None else Path(checkpoint)
+    xp = device_module(device)
+    if path.is_dir():
+        path, (model, _, metadata), refused = newest_that_verifies(path, xp)
+        for line in refused:
+            print(f"Passed over: {line}", file=sys.stderr)
+    else:
+        model, metadata = load_checkpoint(path, xp)
+    if "tokenizer" not in metadata:
+        raise ValueError(f"{path}: holds no tokenizer")
+    try:
+        tokenizer = tokenizer_from_dict(metadata["tokenizer"])
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    if tokenizer.V != model.config.V:
+        raise ValueError(f"{path}: the tokenizer has {tokenizer.V} tokens, the model V = {model.config.V}")
+    return model, tokenizer
+
+
+def save_step(folder: Path, model: Model, state: State, keep: int, metadata: dict[str, Any]) -> Path:
+    """Write the history and all that it takes to go on; remove what is older, but for the last `keep` and the best.
+
+    Nothing in the file depends on the clock: the same run writes the same bytes.
+
+    Raises OSError where it cannot be written; older checkpoints are then untouched.
+    """
+    write_history(folder / HISTORY, state.history)
+    step = state.optimiser.t
+    path = step_file(folder, step)
+    held_out_loss = state.history[-1].held_out_loss
+    place = dict(step=step, tokens=state.tokens, rng=state.rng.bit_generator.state, held_out_loss=held_out_loss)
+    save_checkpoint(path, model, state.optimiser, **metadata, **place)
+    saved = {number: file for number, file in step_files(folder).items() if number <= step}
+    looks = [(p.held_out_loss, p.step) for p in state.history if p.step in saved and p.held_out_loss is not None]
+    _, best = min((look for look in looks if math.isfinite(look[0])), default=(None, step))
+    for number in list(saved)[keep:]:
+        if number != best:
+            saved[number].unlink(missing_ok=True)
+    return path
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove every checkpoint in folder."""
+    for path in checkpoint_files(folder):
+        path.unlink()
+
+
+def restore(state: State, moments: tuple[Array, Array], metadata: dict[str, Any]) -> None:
+    """Move state, that of a start, to where metadata and moments were saved.
+
+    Raises ValueError where they do not make a state.
+    """
+    step, tokens = metadata.get("step"), metadata.get("tokens")
+    for name, value in (("step", step), ("tokens", tokens)):
+        if type(value) is not int or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+    try:
+        state.rng.bit_generator.state = metadata["rng"]
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ValueError("rng is not the state of a generator") from error
+    state.optimiser.m, state.optimiser.v = moments
+    state.optimiser.t, state.tokens = metadata["step"], metadata["tokens"]
+
+
+NAMES = [item.name for item in fields(Progress) if item.name != "shares"]
+
+
+def write_history(path: Path, history: list[Progress]) -> None:
+    """Write one row an update: step, loss, lr, grad_norm, seconds, tokens, held_out_loss."""
+    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(NAMES)
+        rows.writerows([getattr(progress, name) for name in NAMES] for progress in history)
+
+
+def read_history(path: Path, step: int) -> list[Progress]:
+    """Return what `write_history` wrote, up to update number step.
+
+    Raises ValueError, naming path, where it cannot be read or has no such row.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = csv.DictReader(file)
+            if rows.fieldnames != NAMES:
+                raise ValueError(f"its columns are not {', '.join(NAMES)}")
+            history = [read_row(row) for row in rows]
+    except OSError as error:
+        raise ValueError(f"{path}: cannot read it: {error.strerror}") from error
+    except (ValueError, TypeError, csv.Error) as error:
+        raise ValueError(f"{path}: not the history of a run: {error}") from error
+    history = [progress for progress in history if progress.step <= step]
+    if [progress.step for progress in history] != list(range(step - len(history) + 1, step + 1)) or not history:
+        raise ValueError(f"{path}: does not hold every update up to {step}")
+    return history
+
+
+def read_row(row: dict[str, str]) -> Progress:
+    """Return one row of loss.csv as the update it tells of."""
+    loss, lr, grad_norm, seconds = (float(row[name]) for name in ("loss", "lr", "grad_norm", "seconds"))
+    held_out_loss = float(row["held_out_loss"]) if row["held_out_loss"] else None
+    if not math.isfinite(seconds):
+        raise ValueError(f"seconds is {seconds}")
+    return Progress(int(row["step"]), loss, lr, grad_norm, seconds, int(row["tokens"]), {}, held_out_loss)

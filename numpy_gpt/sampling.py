@@ -1,0 +1,124 @@
+"""Sampling on the terminal: one prompt or one after another, streamed, and how fast it went."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .backend import synchronize
+from .generation import generate
+from .model import Model
+from .runs import load_run
+from .tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def run_sampling(
+    checkpoint: str | None,
+    prompt: str,
+    interactive: bool,
+    n: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    seed: int,
+    device: str,
+    console: Console,
+) -> None:
+    """Continue prompt, or prompt after prompt, with a trained model, streamed to the terminal; the speed to stderr."""
+    if interactive and prompt:
+        raise ValueError("--interactive asks for its prompts; no --prompt beside it")
+    model, tokenizer = load_run(checkpoint, device)
+    settings: dict[str, Any] = dict(n=n, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    generate(model, [tokenizer.start_id], **settings)  # a setting that cannot work is told before the first prompt
+    if interactive:
+        interact(model, tokenizer, settings, console)
+    else:
+        continue_prompt(model, tokenizer, prompt, settings, console)
+
+
+def interact(model: Model, tokenizer: Tokenizer, settings: dict[str, Any], console: Console) -> None:
+    """Ask for a prompt and continue it, until the end of the input (Ctrl-D); Ctrl-C ends a text before its end.
+
+    Each prompt has a seed of its own, the first that of settings, the next one more.
+    """
+    with contextlib.suppress(ImportError):  # Windows has none
+        import readline  # noqa: F401  (lets input() edit its line and remember the ones before)
+    while True:
+        try:
+            prompt = input("> ")
+        except EOFError:
+            print()
+            return
+        try:
+            continue_prompt(model, tokenizer, prompt, settings, console)
+        except ValueError as error:
+            print(f"numpy-gpt: {error}", file=sys.stderr)
+        except KeyboardInterrupt:
+            print()
+        settings = {**settings, "seed": settings["seed"] + 1}
+
+
+def continue_prompt(
+    model: Model, tokenizer: Tokenizer, prompt: str, settings: dict[str, Any], console: Console
+) -> None:
+    """Print prompt and its continuation as it is drawn; then, on stderr, how fast that went."""
+    ids = tokenizer.encode(prompt) if prompt else np.array([tokenizer.start_id])
+    T_max = model.config.T_max
+    if len(ids) > T_max:
+        console.print(f"(the prompt has {len(ids)} tokens; the model sees its last {T_max})", style="yellow")
+    times: list[float] = []
+    console.out(prompt, end="", highlight=False)
+    stream_text(tokenizer, note_times(generate(model, ids, **settings), times), console)
+    if len(times) > 1:
+        print(describe_speed(model, times), file=sys.stderr)
+
+
+def stream_text(tokenizer: Tokenizer, tokens: Iterator[int], console: Console) -> None:
+    """Print tokens as they come, whole characters only."""
+    for piece in tokenizer.decode_stream(tokens):
+        console.out(piece, end="", highlight=False)
+        console.file.flush()
+    console.out("")
+
+
+def note_times(tokens: Iterator[int], times: list[float]) -> Iterator[int]:
+    """Yield tokens; append to times when each of them came."""
+    for token in tokens:
+        times.append(time.perf_counter())
+        yield token
+
+
+def describe_speed(model: Model, times: list[float]) -> str:
+    """Return tokens/s from the first token to the last, beside the bound that reading the weights sets."""
+    rate = (len(times) - 1) / (times[-1] - times[0])
+    seconds, n_bytes = time_to_read(model), model.params.flat.nbytes
+    return (
+        f"{rate:,.0f} tokens/s, {rate * seconds:.0%} of the {1 / seconds:,.0f} that the memory allows: "
+        f"{n_bytes / 1e6:,.1f} MB of weights a token at {n_bytes / seconds / 1e9:.1f} GB/s"
+    )
+
+
+def time_to_read(model: Model) -> float:
+    """Return the seconds of one matrix-vector product with all the weights, the best of three.
+
+    A token needs every weight once, for one multiplication and one addition: no machine draws one
+    faster than its memory hands them over. (W_pe, read in one row only, is counted too.)
+    """
+    xp, flat, d = model.xp, model.params.flat, model.config.d
+    weights = flat[: flat.size // d * d].reshape(-1, d)  # (N / d, d)
+    x = xp.ones(d, dtype=flat.dtype)
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        weights @ x
+        synchronize(xp)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
