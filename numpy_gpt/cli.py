@@ -77,6 +77,16 @@ def budget(args: argparse.Namespace) -> int:
     return command(config, args.B, T, args.dtype, args.tokens, args.rate, args.json)
 
 
+def exercise(args: argparse.Namespace) -> int:
+    from . import exercises
+
+    if args.action == "list":
+        return exercises.list_exercises()
+    if args.action == "start":
+        return exercises.start(args.name, args.out)
+    return exercises.check(args.file, args.hint)
+
+
 def convert(args: argparse.Namespace) -> int:
     from .pretrained import convert
 
@@ -150,12 +160,25 @@ def parser() -> argparse.ArgumentParser:
 
     sub = command("gradcheck", gradcheck, "check hand-written gradients, ours or those of a file of yours")
     sub.add_argument(
-        "targets", nargs="*", help="ops of ours, 'model', or FILE.py:NAME for its NAME_forward, NAME_backward"
+        "targets",
+        nargs="*",
+        help="ops of ours, 'model', a preset ('gpt2': along random directions), "
+        "or FILE.py:NAME for its NAME_forward, NAME_backward; default: all ops and small models",
     )
     sub.add_argument("--seed", type=int, default=0, help="decides inputs, upstream gradients and directions")
     sub.add_argument("--json", action="store_true", help="print JSON")
     sub.add_argument("--html", metavar="FILE", help="also write the report as a page")
     sub.add_argument("--fuzz", type=int, metavar="N", default=0, help="check ops at N random shapes and seeds")
+
+    sub = command("exercise", exercise, "write a backward yourself, and have it checked")
+    actions = sub.add_subparsers(dest="action", metavar="list|start|check", required=True)
+    actions.add_parser("list", help="print every exercise and its section of the lesson")
+    action = actions.add_parser("start", help="write the file of an exercise: the forward is given")
+    action.add_argument("name", help="as `numpy-gpt exercise list` prints it")
+    action.add_argument("--out", help="the file to write; default: NAME.py here")
+    action = actions.add_parser("check", help="check what you wrote; once it is right, time it against ours")
+    action.add_argument("file")
+    action.add_argument("--hint", type=int, choices=(1, 2, 3), default=0, help="print one of three hints")
 
     sub = command("budget", budget, "count a model's shapes, parameters, FLOPs and bytes, exactly")
     sub.add_argument("--preset", default="gpt2", help="model size: " + ", ".join(PRESETS))

@@ -371,6 +371,17 @@ def test_budget_mistakes(flags, word, capsys):
     assert word in error_line(capsys, ["budget", *flags])
 
 
+def test_exercise_from_list_to_check(folder, capsys):
+    assert main(["exercise", "list"]) == 0
+    assert "layernorm" in capsys.readouterr().out
+    assert main(["exercise", "start", "gelu"]) == 0
+    assert main(["exercise", "check", "gelu.py"]) == 1
+    assert "not written yet" in capsys.readouterr().out
+    assert main(["exercise", "check", "gelu.py", "--hint", "1"]) == 1
+    assert "gelu.py" in error_line(capsys, ["exercise", "start", "gelu"])
+    assert "absent" in error_line(capsys, ["exercise", "start", "absent"])
+
+
 def test_convert_there_and_back(folder, capsys):
     train()
     assert main(["convert", "runs/001", "theirs"]) == 0
