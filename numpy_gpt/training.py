@@ -32,7 +32,7 @@ class Schedule:
     Raises ValueError for a number outside its range.
     """
 
-    steps: int = setting(2500, "optimiser updates")
+    steps: int = setting(2000, "optimiser updates")
     B: int = setting(12, "windows a micro-batch")
     accumulate: int = setting(1, "micro-batches an update; their gradients are averaged over all targets")
     lr: float = setting(1e-3, "peak learning rate")
