@@ -25,7 +25,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "kill-matrix.md"
 CORNER_TARGETS = sorted({target for planted in PLANTED for target in planted.targets} & set(matrix.CORNERS))
 
 
-def representatives(per_kind=2):
+def representatives(per_kind=3):
     """For every kind of fault, the last mutant of about per_kind functions, each kind beginning at another one."""
     of_kind = {}
     for mutant in ALL:
