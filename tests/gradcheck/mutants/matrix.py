@@ -7,6 +7,7 @@ python tests/gradcheck/mutants/matrix.py --write docs/kill-matrix.md  and keeps 
 from __future__ import annotations
 
 import argparse
+import ast
 import copy
 import hashlib
 import re
@@ -332,6 +333,7 @@ class Outcome:
 
     error     its backward raises: anything that calls it finds out
     checks    the checks that caught it
+    raised    the checks in which it raised, though a single call does not
     named     a message names the kind of fault
     said      what the messages say
     usual     those of the three usual checkers that caught it
@@ -342,13 +344,14 @@ class Outcome:
     fault: str
     error: bool = False
     checks: set[str] = field(default_factory=set)
+    raised: set[str] = field(default_factory=set)
     named: bool = False
     said: str = ""
     usual: set[str] = field(default_factory=set)
 
     @property
     def caught(self) -> bool:
-        return self.error or bool(self.checks)
+        return self.error or bool(self.checks or self.raised)
 
 
 def outcome(mutant: Mutant, compare_usual: bool = False) -> Outcome:
@@ -358,10 +361,17 @@ def outcome(mutant: Mutant, compare_usual: bool = False) -> Outcome:
     for target in dict.fromkeys((*targets, *FALLBACKS)):
         if target in FALLBACKS and target not in targets and (found.caught or mutant.id in EQUIVALENT):
             break
-        if not found.caught:
+        if not found.error and not found.checks:
             examine_at(target, mutant, found, NAMES[mutant.fault])
         if compare_usual:
             found.usual |= usual_at(target, mutant)
+    return settled(found)
+
+
+def settled(found: Outcome) -> Outcome:
+    """Return the outcome; only what nothing but exceptions inside later checks caught is put down to those checks."""
+    if not found.error and not found.checks:
+        found.checks |= found.raised
     return found
 
 
@@ -371,11 +381,11 @@ def planted_outcome(planted: Planted, compare_usual: bool = False) -> Outcome:
     op = mutant.function.removesuffix("_backward").removesuffix("_forward")
     found = Outcome(mutant.id, op, mutant.fault)
     for target in planted.targets or TARGETS[mutant.function]:
-        if not found.caught:
+        if not found.error and not found.checks:
             examine_at(target, mutant, found, planted.names)
         if compare_usual:
             found.usual |= usual_at(target, mutant)
-    return found
+    return settled(found)
 
 
 def usual_at(target: str, mutant: Mutant) -> set[str]:
@@ -398,9 +408,18 @@ def examine_at(target: str, mutant: Mutant, found: Outcome, names: str) -> None:
     for line in report.failures:
         check = category(line.check)
         found.error |= check == "error"
-        found.checks |= {check} - {"error"}
+        undefined = re.search(r"NameError: name '(\w+)'", line.note)
+        assert not undefined or binds(mutant.source, undefined[1]), f"{mutant.id}: our own slip, {line.note}"
+        raised = not line.name and line.check in ("contract", "invariant", "linearity")
+        (found.raised if raised else found.checks).update({check} - {"error"})
         found.said += f"{line.name} {line.check}: {line.note} {line.diagnosis}\n"
     found.named |= not found.error and re.search(names, found.said) is not None
+
+
+def binds(source: str, name: str) -> bool:
+    """Return whether a function's source gives name a value somewhere, if out of the reach of who asks for it."""
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)]
+    return any(node.id == name and isinstance(node.ctx, ast.Store) for node in nodes)
 
 
 def category(check: str) -> str:
@@ -624,7 +643,8 @@ def summary(found: Sequence[Outcome], by_hand: Sequence[Outcome], alive: Sequenc
     return "\n".join(
         [
             numbers,
-            "Each check of the checker, over the mutants that are wrong in silence:\n",
+            "Each check of the checker, over the mutants that are wrong in silence, "
+            "at the first inputs that show them:\n",
             table(["check", "catches", "alone catches", "such as"], checks),
             "What checkers of the usual kind miss of the same mutants:\n",
             table(["checker", "what it does", "misses", "of wrong numbers misses", "most of them"], others),
