@@ -22,6 +22,8 @@ from .ops import (
     mlp_backward,
     mlp_forward,
 )
+
+# The ops of the lesson, called in blocks that fit the cache: the same numbers.
 from .ops.blocked import cross_entropy_blocked_backward as cross_entropy_backward
 from .ops.blocked import cross_entropy_blocked_forward as cross_entropy_forward
 from .ops.blocked import layernorm_blocked_backward as layernorm_backward

@@ -5,6 +5,8 @@ from __future__ import annotations
 from .backend import Array
 from .config import Config
 from .ops import attention_backward, attention_forward, mlp_backward, mlp_forward
+
+# The ops of the lesson, called in blocks that fit the cache: the same numbers.
 from .ops.blocked import layernorm_blocked_backward as layernorm_backward
 from .ops.blocked import layernorm_blocked_forward as layernorm_forward
 
