@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from numpy_gpt import AdamW, Config, Model
 from numpy_gpt.accumulation import Accumulator, Clock
-from numpy_gpt.optim import clip_by_global_norm
+from numpy_gpt.optim import clip_scale
 from numpy_gpt.training import default_workers
 
 B, T, V, L, h, d, STEPS = map(int, sys.argv[1:8])
@@ -33,8 +33,8 @@ with threadpool_limits(1 if workers > 1 else None, user_api="blas"):
         start = time.perf_counter()
         _, grads = accumulator.step(shards)
         middle = time.perf_counter()
-        clip_by_global_norm(grads, 1.0)
-        optimiser.update(grads)
+        _, scale = clip_scale(grads, 1.0)
+        optimiser.update(grads, scale=scale)
         end = time.perf_counter()
         forward, backward = (clock.seconds[name] / workers for name in ("forward", "backward"))
         rows.append((forward, backward, end - middle, end - start))

@@ -219,9 +219,9 @@ def tied_sum_cost(V: int, d: int) -> Cost:
 
 
 def adamw_flops(config: Config) -> int:
-    """Return the FLOPs of one AdamW update: 13 a parameter, and 1 more where weight decay shrinks it."""
+    """Return the FLOPs of one AdamW update: 12 a parameter, and 1 more where weight decay shrinks it."""
     p = parameters(config)
-    return 13 * p["N"] + p["N"] - p["norms_and_biases"]
+    return 12 * p["N"] + p["N"] - p["norms_and_biases"]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from .accumulation import Accumulator, Clock
 from .data import ordered_windows, windows
 from .model import Model
 from .ops import IGNORE_INDEX
-from .optim import AdamW, clip_by_global_norm, warmup_cosine
+from .optim import AdamW, clip_scale, warmup_cosine
 
 SMALL_MODEL = 10_000_000  # parameters; above, BLAS keeps the cores busy by itself
 
@@ -161,10 +161,10 @@ def train(
             loss, grads = accumulator.step(micro_batches)
             with clock("optimiser"):
                 try:
-                    norm = clip_by_global_norm(grads, schedule.clip)
+                    norm, scale = clip_scale(grads, schedule.clip)
                 except FloatingPointError as error:
                     raise FloatingPointError(f"update {optimiser.t + 1}: {error}; a lower lr may help") from error
-                optimiser.update(grads, lr)
+                optimiser.update(grads, lr, scale)
             state.seconds += time.perf_counter() - begin
             state.tokens += schedule.accumulate * schedule.B * T
             done, last = optimiser.t, optimiser.t == schedule.steps

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from numpy_gpt import AdamW, Config, Model, Parameters, backend
 from numpy_gpt.backend import to_numpy
-from numpy_gpt.optim import check_finite, clip_by_global_norm, global_norm, warmup_cosine
+from numpy_gpt.optim import check_finite, clip_by_global_norm, clip_scale, global_norm, warmup_cosine
 
 SHAPES = Config(V=7, T_max=5, d=4, h=2, L=1).parameter_shapes()
 
@@ -145,6 +145,32 @@ def test_clip_scales_everything_alike(xp, monkeypatch, dtype, block_size):
     assert grads.flat.dtype == dtype
     assert_close("grads", grads.flat, before.flat * (2.5 / norm), 1e-6)
     assert global_norm(grads) == pytest.approx(2.5, rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_update_by_scaled_gradients_is_that_of_clipped_ones(xp, dtype):
+    one, other = random_parameters(0, dtype, xp), random_parameters(0, dtype, xp)
+    optimiser, clipper = AdamW(one), AdamW(other)
+    for seed in range(1, 6):
+        grads, clipped = random_parameters(seed, dtype, xp), random_parameters(seed, dtype, xp)
+        norm, scale = clip_scale(grads, 2.5)
+        assert scale == 2.5 / norm < 1
+        assert norm == clip_by_global_norm(clipped, 2.5)
+        optimiser.update(grads, scale=scale)
+        clipper.update(clipped)
+        assert to_numpy(grads.flat).tobytes() == to_numpy(random_parameters(seed, dtype, xp).flat).tobytes()
+    rtol = {"float32": 1e-5, "float64": 1e-13}[dtype]
+    for found, expected in ((one, other), (optimiser.m, clipper.m), (optimiser.v, clipper.v)):
+        assert_close("after", found.flat, expected.flat, rtol, rtol)
+
+
+@pytest.mark.parametrize("scale", [-1.0, math.inf, math.nan])
+def test_bad_scale_moves_nothing(scale):
+    params = random_parameters(0)
+    before = params.flat.copy()
+    with pytest.raises(ValueError, match=f"scale must be a finite number of at least 0, got {scale}"):
+        AdamW(params).update(random_parameters(1), scale=scale)
+    np.testing.assert_array_equal(params.flat, before)
 
 
 def test_clip_leaves_small_gradients_bit_identical(xp):
