@@ -156,9 +156,13 @@ class Cost:
     moved_backward: int
 
 
-def embedding_cost(R: int, T: int, d: int, V: int, T_max: int) -> Cost:
-    """x = W_te[idx] + W_pe[:T]; back, each row of dx is added to one row of dW_te and one of dW_pe."""
-    return Cost(R * d, 2 * R * d, 2 * R * d + T * d, R * d + V * d + T_max * d)
+def embedding_cost(R: int, T: int, d: int, V: int, T_max: int, tie: bool = False) -> Cost:
+    """x = W_te[idx] + W_pe[:T]; back, each row of dx is added to one row of dW_te and one of dW_pe.
+
+    With a tied head dW_te comes as the rows of the ids that occur, here all of them different.
+    """
+    rows = R if tie else V
+    return Cost(R * d, 2 * R * d, 2 * R * d + T * d, R * d + rows * d + T_max * d)
 
 
 def layernorm_cost(R: int, d: int) -> Cost:
@@ -213,9 +217,12 @@ def cross_entropy_cost(R: int, V: int) -> Cost:
     return Cost(R * (4 * V + 3), R * (V + 1), 2 * R * V, 2 * R * V)
 
 
-def tied_sum_cost(V: int, d: int) -> Cost:
-    """W_te is used twice: the head's share of its gradient plus the embedding's."""
-    return Cost(0, V * d, 0, 3 * V * d)
+def tied_sum_cost(R: int, d: int) -> Cost:
+    """W_te is used twice: to the head's share of its gradient comes the embedding's, one row an id that occurs.
+
+    Counted as if all R ids were different, the most it can be.
+    """
+    return Cost(0, R * d, 0, 3 * R * d)
 
 
 def adamw_flops(config: Config) -> int:
@@ -261,14 +268,14 @@ def step_ops(config: Config, B: int, T: int) -> list[Op]:
     ]
     head = "x @ W_te.T" if config.tie else "x @ W_head.T"
     ops = [
-        Op("embedding", "embedding", "embedding", "W_te[idx] + W_pe[:T]", embedding_cost(R, T, d, V, config.T_max)),
+        Op("embedding", "embedding", "embedding", "W_te[idx] + W_pe[:T]", embedding_cost(R, T, d, V, config.T_max, config.tie)),
         *([ln_1, *attention, ln_2, *mlp] if config.norm == "pre" else [*attention, ln_1, *mlp, ln_2]),
         Op("head", "ln_f", "layernorm", "LN(x)", layernorm_cost(R, d)),
         Op("head", "logits", "head", head, head_cost(R, d, V)),
         Op("head", "loss", "cross_entropy", "-log softmax(logits)", cross_entropy_cost(R, V)),
     ]
     if config.tie:
-        ops.append(Op("head", "tied_sum", "residual", "dW_te, head + emb", tied_sum_cost(V, d)))
+        ops.append(Op("head", "tied_sum", "residual", "dW_te, head + emb", tied_sum_cost(R, d)))
     return ops
 
 
@@ -347,7 +354,7 @@ def memory(config: Config, B: int, T: int, dtype: str = "float32") -> dict[str, 
         mlp_backward += 3 * BLOCK  # GELU's intermediate steps, block by block
     else:
         mlp_backward += 8 * R * d
-    embedding_backward = (V * d if config.tie else 0) + 4 * R * d
+    embedding_backward = 5 * R * d
     parts = {
         "parameters": N * itemsize,
         "gradients": N * itemsize,

@@ -23,11 +23,12 @@ from .ops import (
     mlp_forward,
 )
 
-# The ops of the lesson, called in blocks that fit the cache: the same numbers.
+# The ops of the lesson in forms that spare memory traffic: the same numbers.
 from .ops.blocked import cross_entropy_blocked_backward as cross_entropy_backward
 from .ops.blocked import cross_entropy_blocked_forward as cross_entropy_forward
 from .ops.blocked import layernorm_blocked_backward as layernorm_backward
 from .ops.blocked import layernorm_blocked_forward as layernorm_forward
+from .ops.embedding_rows import embedding_rows_backward
 from .parameters import Parameters
 from .post_norm import post_norm_block_backward, post_norm_block_forward
 
@@ -135,8 +136,8 @@ class Model:
         for number in reversed(range(config.L)):
             dx = block_backward(dx, cache_blocks[number], g.block(number))  # (B, T, d)
         if config.tie:
-            dW_te, _ = embedding_backward(dx, cache_embedding, out=(None, g["W_pe"]))
-            g["W_te"] += dW_te  # one matrix used twice: the head's share plus the embedding's
+            (ids, rows), _ = embedding_rows_backward(dx, cache_embedding, out=g["W_pe"])
+            g["W_te"][ids] += rows  # one matrix used twice: the head's share plus the embedding's
         else:
             embedding_backward(dx, cache_embedding, out=(g["W_te"], g["W_pe"]))
         return g
