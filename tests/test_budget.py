@@ -658,7 +658,7 @@ def test_tiles_and_blocks_are_those_of_the_ops():
     assert BLOCK == BLOCK_SIZE
     config = Config(V=7, T_max=300, d=4, h=2, L=1)
     q = np.random.default_rng(0).normal(size=(2, 300, 2))
-    _, (_, _, _, tiles, _) = attend_tiled.attend_tiled_forward(q, q, q)
+    _, (*_, tiles, _) = attend_tiled.attend_tiled_forward(q, q, q)
     assert kept_pairs(config, 300) == sum(attn.size for *_, attn in tiles[(0,)])
     _, (_, _, _, attn, _, _) = attend_forward(q[:, :TILE], q[:, :TILE], q[:, :TILE])
     assert kept_pairs(config, TILE) == attn[0].size

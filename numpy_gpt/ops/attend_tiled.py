@@ -1,17 +1,21 @@
 """Attention in tiles that fit the cache: `attend_forward` and `attend_backward` for long T on a CPU.
 
-The same numbers as in attention.py, with two differences in how they are had. Scores that the
-causal mask would drop are never computed, which halves the work. And each head is done tile by
-tile, the heads shared among the cores, instead of one (B, h, T, T) tensor at a time, which is too
-large for any cache.
+The same numbers as in attention.py, had in other ways. Scores that the causal mask would drop are
+never computed, which halves the work. Each head is done tile by tile, the heads shared among the
+cores, instead of one (B, h, T, T) tensor at a time, which is too large for any cache. And what can
+be done on (T, d_head) is not done on (T, T): the scale goes to q, dq and dk, and the row sums that
+softmax's backward asks for come from dout and out (Dao et al., 2022).
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..backend import Array, array_module, in_threads
-from .softmax import causal_mask, softmax_backward, softmax_forward
+from .layernorm import row_dot
+from .softmax import causal_mask
 
 TILE = 128  # queries a tile
 
@@ -24,8 +28,9 @@ def attend_tiled_forward(q: Array, k: Array, v: Array, causal: bool = True, scal
     """
     xp = array_module(q)
     *B, h, T, d_head = q.shape
+    root = d_head**0.5 if scale else 1.0
     out = xp.empty((*B, T, h, d_head), q.dtype).swapaxes(-3, -2)  # so that merge_heads need not copy
-    mask = causal_mask(T, xp)
+    future = ~causal_mask(min(T, TILE), xp)
     tiles = {}
 
     def attend_head(head: tuple[int, ...]) -> None:
@@ -33,41 +38,47 @@ def attend_tiled_forward(q: Array, k: Array, v: Array, causal: bool = True, scal
         for start in range(0, T, TILE):
             rows = slice(start, start + TILE)
             keys = slice(0, min(start + TILE, T) if causal else T)  # the mask would drop the later ones
-            scores = q[head][rows] @ k[head][keys].T  # (rows, keys)
-            if scale:
-                scores /= d_head**0.5
-            attn, _ = softmax_forward(scores, mask[rows, keys] if causal else None)  # (rows, keys)
+            attn = (q[head][rows] / root) @ k[head][keys].T  # (rows, keys)  scores
+            if causal:  # of these keys, the last ones lie in some query's future
+                own = attn[:, start:]  # (rows, rows)
+                own[future[: len(own), : len(own)]] = -math.inf
+            # attn = softmax(scores), where they stand
+            attn -= attn.real.max(axis=-1, keepdims=True)
+            xp.exp(attn, out=attn)
+            attn /= attn.sum(axis=-1, keepdims=True)
             out[head][rows] = attn @ v[head][keys]  # (rows, d_head)
             attns.append((rows, keys, attn))
         tiles[head] = attns
 
     in_threads(attend_head, np.ndindex(*B, h))
-    return out, (q, k, v, tiles, scale)
+    return out, (q, k, v, out, tiles, root)
 
 
 # A tile of queries sees the gradient of its own rows; its keys and values are seen by every later
-# tile too, so dk and dv add up.
+# tile too, so dk and dv add up. The sum that softmax's backward takes from each row is
+#   Σ_j attn_tj dattn_tj = Σ_j attn_tj (dout_t · v_j) = dout_t · out_t
 
 
 def attend_tiled_backward(dout: Array, cache: tuple) -> tuple[Array, Array, Array]:
     """Return dq, dk, dv, each (B, h, T, d_head)."""
-    q, k, v, tiles, scale = cache
+    q, k, v, out, tiles, root = cache
     xp = array_module(dout)
-    d_head = q.shape[-1]
     dq, dk, dv = (xp.zeros(q.shape, q.dtype) for _ in range(3))
 
     def attend_head(head: tuple[int, ...]) -> None:
+        row_sums = row_dot(dout[head], out[head])  # (T, 1)
         for rows, keys, attn in tiles[head]:
             # out = attn @ v
-            dattn = dout[head][rows] @ v[head][keys].T  # (rows, keys)
+            dscores = dout[head][rows] @ v[head][keys].T  # (rows, keys)  dattn
             dv[head][keys] += attn.T @ dout[head][rows]  # (keys, d_head)
             # attn = softmax(scores)
-            dscores = softmax_backward(dattn, attn)  # (rows, keys)
+            dscores -= row_sums[rows]
+            dscores *= attn
             # scores = q @ k.T / √d_head
-            if scale:
-                dscores /= d_head**0.5
             dq[head][rows] = dscores @ k[head][keys]  # (rows, d_head)
             dk[head][keys] += dscores.T @ q[head][rows]  # (keys, d_head)
+        dq[head] /= root
+        dk[head] /= root
 
     in_threads(attend_head, tiles)
     return dq, dk, dv
