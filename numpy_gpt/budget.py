@@ -268,7 +268,13 @@ def step_ops(config: Config, B: int, T: int) -> list[Op]:
     ]
     head = "x @ W_te.T" if config.tie else "x @ W_head.T"
     ops = [
-        Op("embedding", "embedding", "embedding", "W_te[idx] + W_pe[:T]", embedding_cost(R, T, d, V, config.T_max, config.tie)),
+        Op(
+            "embedding",
+            "embedding",
+            "embedding",
+            "W_te[idx] + W_pe[:T]",
+            embedding_cost(R, T, d, V, config.T_max, config.tie),
+        ),
         *([ln_1, *attention, ln_2, *mlp] if config.norm == "pre" else [*attention, ln_1, *mlp, ln_2]),
         Op("head", "ln_f", "layernorm", "LN(x)", layernorm_cost(R, d)),
         Op("head", "logits", "head", head, head_cost(R, d, V)),
@@ -351,7 +357,7 @@ def memory(config: Config, B: int, T: int, dtype: str = "float32") -> dict[str, 
     attend_backward = 3 * B * config.h * T * T + 4 * R * d if T <= TILE else 11 * R * d
     mlp_backward = 9 * R * d  # dy, dh1 and the gradient before GELU
     if config.gelu == "tanh" and 4 * R * d > BLOCK:
-        mlp_backward += 3 * BLOCK  # GELU's intermediate steps, block by block
+        mlp_backward += 2 * BLOCK  # GELU's intermediate steps, block by block
     else:
         mlp_backward += 8 * R * d
     embedding_backward = 5 * R * d

@@ -14,20 +14,21 @@ SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 CUBIC = 0.044715
 
 
-def gelu_forward(x: Array) -> tuple[Array, tuple]:
+def gelu_forward(x: Array, out: tuple = (None, None)) -> tuple[Array, tuple]:
     """y = ½ x (1 + tanh u),  u = √(2/π) (x + 0.044715 x³): GPT-2's GELU, within 4.8e-4 of x·Φ(x).
 
     x of any shape  ->  y of the same shape.
     FLOPs an element, tanh counted as one: 8 forward, 11 backward.
+    out: arrays to write y and t into, like NumPy's own out=.
     Hendrycks & Gimpel, 2016; lesson §3.
     """
     xp = array_module(x)
-    t = x * x
+    t = xp.multiply(x, x, out=out[1])
     t *= SQRT_2_OVER_PI * CUBIC
     t += SQRT_2_OVER_PI
     t *= x  # u
-    t = xp.tanh(t)
-    y = 1 + t
+    t = xp.tanh(t, out=out[1])
+    y = xp.add(t, 1, out=out[0])
     y *= x
     y *= 0.5
     return y, (x, t)
@@ -36,10 +37,13 @@ def gelu_forward(x: Array) -> tuple[Array, tuple]:
 # dy/dx = ½ (1 + t) + ½ x (1 − t²) du/dx,   du/dx = √(2/π) (1 + 3·0.044715 x²)
 
 
-def gelu_backward(dy: Array, cache: tuple) -> Array:
-    """Return dx = dy · dy/dx, of x's shape."""
+def gelu_backward(dy: Array, cache: tuple, out: Array | None = None) -> Array:
+    """Return dx = dy · dy/dx, of x's shape.
+
+    out: an array to write dx into, like NumPy's own out=.
+    """
     x, t = cache
-    dx = x * x
+    dx = array_module(x).multiply(x, x, out=out)
     dx *= 3 * SQRT_2_OVER_PI * CUBIC
     dx += SQRT_2_OVER_PI  # du/dx
     dx *= x
