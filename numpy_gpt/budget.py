@@ -346,8 +346,8 @@ def memory(config: Config, B: int, T: int, dtype: str = "float32") -> dict[str, 
 
     activations  what the forward saves for the backward: the tensors marked so, less the attention
                  weights that `kept_pairs` leaves out
-    workspace    the largest that comes and goes: the loss's gradient at the logits, with either the
-                 widest moment of a block's backward, or the embedding's share of a tied dW_te
+    workspace    the largest that comes and goes: the loss's gradient at the logits, with the widest
+                 moment of a block's backward
     peak         all of it, without what Python and NumPy themselves take (some tens of MB)
     """
     itemsize, N = ITEMSIZE[dtype], config.n_parameters()
@@ -360,14 +360,13 @@ def memory(config: Config, B: int, T: int, dtype: str = "float32") -> dict[str, 
         mlp_backward += 2 * BLOCK  # GELU's intermediate steps, block by block
     else:
         mlp_backward += 8 * R * d
-    embedding_backward = 5 * R * d
     parts = {
         "parameters": N * itemsize,
         "gradients": N * itemsize,
         "moments": 2 * N * itemsize,
         "activations": sum(t.times * t.bytes for t in tensors(config, B, T, dtype) if t.memory == "saved")
         - skipped * itemsize,
-        "workspace": (R * V + max(attend_backward, mlp_backward, embedding_backward)) * itemsize,
+        "workspace": (R * V + max(attend_backward, mlp_backward)) * itemsize,
     }
     return {**parts, "peak": sum(parts.values())}
 
