@@ -1,0 +1,210 @@
+"""A profile and a sweep on the terminal."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..budget import ITEMSIZE, new_table
+from .profile import OpProfile, Profile, Timing
+from .scaling import Fit, Sweep, done
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+WIDTH = 120  # where there is no terminal to ask
+
+# Why backward is not twice forward, by op or else by kind of op.
+WHY = {
+    "loss": "forward makes a softmax over V; backward only subtracts the targets from it and scales",
+    "GEMM": "one product forward, two of the same size backward; what differs is how fast their shapes run",
+    "attention": "two products forward, four backward; softmax costs about the same both ways",
+    "element-wise": "no product: it reads and writes large arrays, about as often in one way as in the other",
+    "look-up": "forward copies a row for each id; backward adds up the rows of ids that repeat",
+    "rest": "the tied sum of dW_te is backward's alone; else Python between the ops, which does not grow",
+}
+
+
+def as_text(show: Callable[[Console], None]) -> str:
+    """Return what show prints, as plain text."""
+    from rich.console import Console
+
+    file = io.StringIO()
+    show(Console(file=file, width=WIDTH, highlight=False, markup=False, color_system=None))
+    return file.getvalue().rstrip("\n")
+
+
+def milliseconds(timing: Timing) -> str:
+    """The median and half the distance between the quartiles, in ms."""
+    return f"{1e3 * timing.median:.2f} ±{1e3 * timing.spread:.2f}"
+
+
+def figure(x: float, form: str) -> str:
+    """x in a form, or a dash where there is none."""
+    return format(x, form) if math.isfinite(x) else "–"
+
+
+def profile_table(profile: Profile) -> Table:
+    """Op by op: measured backward/forward beside counted, and how near each comes to the machine's limits."""
+    title = f"A step op by op, medians of {profile.repeats} repeats ± half the distance between the quartiles"
+    columns = ["op", "forward ms", "backward ms", "b/f", "counted", "GFLOP/s", "FLOP/\nbyte", "of the\nstep"]
+    if profile.limits:
+        columns += ["of the\npeak", "of the\nmemory", "bound\nby"]
+    table = new_table(title, *columns, right=len(columns) - 1)
+    for op in (*profile.ops, profile.total):
+        table.add_row(*profile_row(profile, op), style="bold" if op is profile.total else None)
+    return table
+
+
+def profile_row(profile: Profile, op: OpProfile) -> list[str]:
+    row = [
+        op.name,
+        milliseconds(op.forward),
+        milliseconds(op.backward),
+        figure(op.ratio, ".2f"),
+        figure(op.counted_ratio, ".2f"),
+        figure(op.rate() / 1e9, ".1f"),
+        figure(op.intensity(), ".1f"),
+        f"{op.both.share_of(profile.total.both):.1%}",
+    ]
+    if profile.limits:
+        bound = "memory" if op.intensity() < profile.limits.ridge else "arithmetic"
+        row += [
+            figure(op.rate() / profile.limit[1], ".0%"),
+            figure(op.bandwidth() / profile.limits.bandwidth, ".0%"),
+            bound if op.name not in ("rest", "step") else "",
+        ]
+    return row
+
+
+def print_profile(profile: Profile, console: Console) -> None:
+    """Print the table and what follows from it."""
+    from rich.table import Table
+
+    console.print(profile_table(profile))
+    facts = Table(show_header=False, box=None, pad_edge=False)
+    facts.add_column(style="bold")
+    facts.add_column(overflow="fold")
+    for name, value in conclusions(profile).items():
+        facts.add_row(name, value)
+    console.print(facts)
+    console.print(f"\nBackward takes {ratio(profile):.2f} times forward.")
+    console.print("What makes it more or less than twice, backward − 2·forward:")
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for _ in range(3):
+        table.add_column(overflow="fold")
+    for name, seconds in profile.excess()[:5]:
+        op = profile[name]
+        table.add_row(f"  {1e3 * seconds:+.2f} ms", f"{name} ({op.kind})", WHY.get(name, WHY[op.kind]))
+    console.print(table)
+
+
+def conclusions(profile: Profile) -> dict[str, str]:
+    """Return, by name, what the whole step comes to."""
+    forward, backward, step = profile.plain_forward, profile.plain_backward, profile.step_seconds
+    under_timers = profile.total.both.median / step
+    facts = {
+        "without timers": f"forward {milliseconds(forward)} ms, backward {milliseconds(backward)} ms; "
+        f"with them {under_timers:.2f} times as long",
+        "optimiser": f"clip {milliseconds(profile.clip)} ms, AdamW {milliseconds(profile.adamw)} ms",
+        "update": f"{1e3 * profile.update_seconds:.2f} ms, {profile.tokens_per_second:,.0f} tokens/s "
+        f"(B = {profile.B}, T = {profile.T}, on one Python thread; `train` may use two)",
+        "rate": f"{profile.rate / 1e9:.1f} GFLOP/s in forward and backward",
+    }
+    skipped = 1 - done(profile) / (profile.total.flops_forward + profile.total.flops_backward)
+    if skipped:
+        facts["rate"] += f"; the {skipped:.1%} of the counted FLOPs that the causal mask saves get no credit"
+    if profile.limits:
+        moved = 7 * profile.config.n_parameters() * ITEMSIZE[profile.dtype] / profile.adamw.median
+        name, limit = profile.limit
+        squares = " and ".join(
+            f"{rate / 1e9:.1f} {name.removeprefix('square, ')}"
+            for name, rate in profile.limits.gemm.items()
+            if name.startswith("square")
+        )
+        facts["optimiser"] += f" at {moved / profile.limits.bandwidth:.0%} of the memory bandwidth"
+        facts["limit"] = (
+            f"{limit / 1e9:.1f} GFLOP/s, the largest rate measured in this run, by {name}; "
+            f"square products reached {squares}"
+        )
+        facts["MFU"] = f"{profile.mfu:.1%} of that limit, forward and backward"
+        facts["memory"] = (
+            f"{profile.limits.bandwidth / 1e9:.1f} GB/s; arithmetic is the limit from "
+            f"{profile.limits.ridge:.0f} FLOP/byte on. An op above 100% of it found its arrays in the cache"
+        )
+    return facts
+
+
+# Ops by what makes their backward / forward: products alone are 2 exactly.
+GROUPS = {"GEMMs": ("GEMM",), "attention": ("attention",), "other": ("element-wise", "look-up", "rest")}
+
+
+def sweep_table(sweep: Sweep, axis: str) -> Table:
+    """The points of one axis: seconds, backward/forward as a whole and by group, and where the time goes."""
+    base = ", ".join(
+        f"{name} = {size}"
+        for name, size in (("d", sweep.config.d), ("L", sweep.config.L), ("T", sweep.T), ("B", sweep.B))
+        if name != axis
+    )
+    title = f"Along {axis}, with {base}, h = {sweep.config.h}, V = {sweep.config.V}"
+    shares = [f"{name}\nb/f" for name in GROUPS] + [f"{name}\ntime" for name in GROUPS]
+    columns = [axis, "forward ms", "backward ms", "b/f", "counted", *shares, "GFLOP/s"]
+    table = new_table(title, *columns, right=len(columns))
+    for value, profile in sweep.axes[axis]:
+        table.add_row(
+            str(value),
+            milliseconds(profile.plain_forward),
+            milliseconds(profile.plain_backward),
+            f"{ratio(profile):.2f}",
+            f"{profile.total.counted_ratio:.2f}",
+            *(figure(profile.kind_ratio(*kinds), ".2f") for kinds in GROUPS.values()),
+            *(f"{profile.share(*kinds):.0%}" for kinds in GROUPS.values()),
+            f"{profile.rate / 1e9:.1f}",
+        )
+    return table
+
+
+def ratio(profile: Profile) -> float:
+    """Backward / forward of the step without timers."""
+    return profile.plain_backward.median / profile.plain_forward.median
+
+
+def print_sweep(sweep: Sweep, console: Console) -> None:
+    """Print a table for each axis, the exponents, and where backward is farthest from twice forward."""
+    for axis in sweep.axes:
+        console.print(sweep_table(sweep, axis))
+        console.print(fit_text(sweep.fit(axis)))
+        if axis == "T":
+            found = sweep.quadratic()
+            console.print(
+                f"  fitted a·T + b·T²: at T = {found.T:,} the T² part is {found.share:.0%} of the time "
+                f"({found.counted_share:.0%} of the FLOPs that are computed)"
+            )
+        console.print()
+    console.print(
+        "Where is backward/forward (b/f) not 2? Only a product has two products behind it; what else takes time"
+    )
+    console.print("has a ratio of its own, and counts for more where the products are small:")
+    for axis in sweep.axes:
+        console.print(f"  {departure_text(sweep, axis)}")
+
+
+def fit_text(fit: Fit) -> str:
+    return (
+        f"  cost ∝ {fit.axis}^{fit.exponent:.2f} (counted {fit.counted_exponent:.2f}); between the two largest "
+        f"{fit.axis}^{fit.last_slope:.2f} (counted {fit.counted_last_slope:.2f}); at scale {fit.expected:g}"
+        + (" and the quadratic share" if fit.axis == "T" else "")
+    )
+
+
+def departure_text(sweep: Sweep, axis: str) -> str:
+    """Tell where along an axis backward is farthest from twice forward, and what its parts say of the reason."""
+    value, profile = max(sweep.axes[axis], key=lambda point: abs(ratio(point[1]) - 2))
+    parts = "; ".join(
+        f"{name} {profile.kind_ratio(*kinds):.2f} in {profile.share(*kinds):.0%} of the time"
+        for name, kinds in GROUPS.items()
+    )
+    return f"Along {axis} it is farthest from 2 at {axis} = {value}: {ratio(profile):.2f}. There {parts}"
