@@ -77,9 +77,10 @@ def keep_freed_memory() -> None:
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
+        M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8  # malloc.h
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)  # the end of the heap is not given back below 2 GiB
         mallopt(M_MMAP_MAX, 0)  # no array gets pages of its own, which would go with it
+        mallopt(M_ARENA_MAX, 1)  # nor a thread a heap of its own, which is given back more readily
 
 
 def scatter_add(target: Array, ids: Array, rows: Array) -> None:
