@@ -83,6 +83,7 @@ class Accumulator:
                     total_loss += weight * float(loss)
                 with self.clock("backward"):
                     self.model.loss_backward(weight, cache, into)
+                    del cache  # before the next one is made beside it
                     if number > 0:
                         grads.flat += into.flat
         return total_loss

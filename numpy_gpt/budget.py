@@ -341,9 +341,10 @@ def kept_pairs(config: Config, T: int) -> int:
     return sum((stop - start) * stop for start, stop in zip(range(0, T, TILE), stops))
 
 
-def memory(config: Config, B: int, T: int, dtype: str = "float32") -> dict[str, int]:
+def memory(config: Config, B: int, T: int, dtype: str = "float32", gradients: int = 1) -> dict[str, int]:
     """Return the bytes that a training step holds, by kind, and the most of them at one time.
 
+    gradients    how many copies of the gradients it keeps: `training.gradient_copies` tells
     activations  what the forward saves for the backward: the tensors marked so, less the attention
                  weights that `kept_pairs` leaves out
     workspace    the largest that comes and goes: the loss's gradient at the logits, with the widest
@@ -362,7 +363,7 @@ def memory(config: Config, B: int, T: int, dtype: str = "float32") -> dict[str, 
         mlp_backward += 8 * R * d
     parts = {
         "parameters": N * itemsize,
-        "gradients": N * itemsize,
+        "gradients": gradients * N * itemsize,
         "moments": 2 * N * itemsize,
         "activations": sum(t.times * t.bytes for t in tensors(config, B, T, dtype) if t.memory == "saved")
         - skipped * itemsize,

@@ -106,10 +106,15 @@ def default_workers(model: Model) -> int:
     return 2 if model.xp is np and model.params.flat.size < SMALL_MODEL else 1
 
 
-def evaluate(model: Model, tokens: np.ndarray, B: int = 32) -> float:
+def gradient_copies(schedule: Schedule, model: Model) -> int:
+    """Return how many copies of the gradients training holds: one a worker, another to accumulate into."""
+    return (schedule.workers or default_workers(model)) * (2 if schedule.accumulate > 1 else 1)
+
+
+def evaluate(model: Model, tokens: np.ndarray, B: int) -> float:
     """Return the mean loss in nats over every token of tokens after the first, each scored once.
 
-    The text is cut into windows of T_max tokens side by side; a token sees its window's past.
+    The text is cut into windows of T_max tokens side by side, B at a time; a token sees its window's past.
     """
     total, n = 0.0, 0
     for idx, targets in ordered_windows(tokens, B, model.config.T_max):
@@ -170,7 +175,7 @@ def train(
             done, last = optimiser.t, optimiser.t == schedule.steps
             progress = Progress(done, float(loss), lr, norm, state.seconds, state.tokens, clock.shares())
             if last or done % schedule.eval_every == 0:
-                progress.held_out_loss = evaluate(model, held_out_tokens)
+                progress.held_out_loss = evaluate(model, held_out_tokens, schedule.B)  # no more memory than to train
             state.history.append(progress)
             report(progress)
             stopping = stop()

@@ -1,10 +1,12 @@
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from numpy_gpt import Config, Model
-from numpy_gpt.training import Schedule, evaluate, train
+from numpy_gpt.budget import memory
+from numpy_gpt.training import Schedule, evaluate, gradient_copies, train
 
 CONFIG = Config(V=11, T_max=8, d=12, h=3, L=2)
 RNG = np.random.default_rng(0)
@@ -69,7 +71,23 @@ def test_history_says_what_each_update_did():
 
 def test_held_out_loss_is_that_of_the_model_returned():
     model, history = run()
-    assert history[-1].held_out_loss == evaluate(model, TOKENS[400:])
+    assert history[-1].held_out_loss == evaluate(model, TOKENS[400:], 2)
+
+
+@pytest.mark.parametrize("changes", [dict(workers=1), dict(workers=2), dict(workers=2, accumulate=3)])
+def test_training_takes_the_memory_that_budget_predicts(changes):
+    """All of a run: parameters, moments, every worker's gradients, and evaluating beside them."""
+    config = Config(V=65, T_max=64, d=64, h=2, L=2)
+    tokens = np.random.default_rng(0).integers(0, 65, 3000)
+    schedule = Schedule(steps=2, B=4, eval_every=1, **changes)
+    small = Model(CONFIG)
+    train(small, TOKENS[:400], TOKENS[400:], schedule)  # imports and caches
+    tracemalloc.start()
+    model = Model(config)
+    train(model, tokens[:2000], tokens[2000:], schedule)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak == pytest.approx(memory(config, 4, 64, gradients=gradient_copies(schedule, model))["peak"], rel=0.1)
 
 
 def test_training_learns_a_text_that_repeats():
