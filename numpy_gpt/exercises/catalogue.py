@@ -206,7 +206,7 @@ ALL: list[Exercise] = [
             "A matrix used twice gets the sum of the gradients of its uses, one from head_backward and one from "
             "embedding_backward, each (V, d). A second `=` would overwrite the first. BLOCK[config.norm] holds the "
             "block's backward, which takes g.block(number) to write into.",
-            'dx, g["W_te"] = head_backward(dlogits, cache_head); '
+            'g is grads, or new zeros; dx, g["W_te"] = head_backward(dlogits, cache_head); '
             'dx, g["ln_f.gamma"], g["ln_f.beta"] = layernorm_backward(dx, cache_ln_f); '
             "for number in reversed(range(self.config.L)): "
             "dx = block_backward(dx, cache_blocks[number], g.block(number)); "

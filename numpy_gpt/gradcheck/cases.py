@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .. import ops
-from .invariants import Invariant, causal, key_bias_zero, layernorm_orthogonal, rows_sum_to_zero
+from ..backend import BLOCK_SIZE
+from ..ops import blocked
+from ..ops.attend_tiled import TILE, attend_tiled_backward, attend_tiled_forward
+from ..ops.embedding_rows import embedding_rows_backward
+from .invariants import (
+    Invariant,
+    causal,
+    key_bias_zero,
+    layernorm_orthogonal,
+    rows_sum_to_zero,
+    same_gradients,
+    writes_out,
+)
 from .problem import Backward, Forward, Problem, prepare
 
 Rng = np.random.Generator
@@ -53,6 +65,7 @@ class Case:
     invariants: Sequence[Invariant] = ()
     leading: tuple[str, ...] = ()
     zero: tuple[str, ...] = ()
+    directions: int = 0
 
     def problem(self, seed: int, target: str = "", reproduce: str = "", pair: tuple | None = None) -> Problem:
         """Return the Problem of this case, with another pair forward/backward in its place if given."""
@@ -66,6 +79,7 @@ class Case:
             seed=seed,
             leading=self.leading,
             zero=self.zero,
+            directions=self.directions,
             target=target,
             reproduce=reproduce,
         )
@@ -79,19 +93,38 @@ def weights(rng: Rng, *shape: int) -> np.ndarray:
 def gelu(rng: Rng, s: Sizes, exact: bool = False) -> Case:
     x = 1.5 * rng.standard_normal((*s.B, s.T, s.d))
     pair = (ops.gelu_exact_forward, ops.gelu_exact_backward) if exact else (ops.gelu_forward, ops.gelu_backward)
-    return Case(*pair, (x,), ("x",), leading=("x",))
+    return Case(*pair, (x,), ("x",), {}, [writes_out("x")], ("x",))
 
 
 def linear(rng: Rng, s: Sizes) -> Case:
     x, W, b = rng.standard_normal((*s.B, s.T, s.d)), weights(rng, s.d, s.V), rng.standard_normal(s.V)
-    return Case(ops.linear_forward, ops.linear_backward, (x, W, b), ("x", "W", "b"), leading=("x",))
+    return Case(ops.linear_forward, ops.linear_backward, (x, W, b), ("x", "W", "b"), {}, [writes_out("W", "b")], ("x",))
 
 
-def embedding(rng: Rng, s: Sizes) -> Case:
+def embedding(rng: Rng, s: Sizes, backward: Backward = ops.embedding_backward) -> Case:
     idx = rng.integers(0, s.V, (*s.B, s.T))
     idx.reshape(-1)[-1] = idx.reshape(-1)[0]  # an id that stands in two places
     inputs = (idx, rng.standard_normal((s.V, s.d)), rng.standard_normal((s.T + 1, s.d)))
-    return Case(ops.embedding_forward, ops.embedding_backward, inputs, ("idx", "W_te", "W_pe"), leading=("idx",))
+    return Case(
+        ops.embedding_forward,
+        backward,
+        inputs,
+        ("idx", "W_te", "W_pe"),
+        invariants=[writes_out("W_te", "W_pe")],
+        leading=("idx",),
+    )
+
+
+def in_place(rows_backward: Backward) -> Backward:
+    """Return `embedding_rows_backward` with its rows put where they belong."""
+
+    def backward(dx: np.ndarray, cache: tuple) -> tuple[np.ndarray, np.ndarray]:
+        (ids, rows), dW_pe = rows_backward(dx, cache)
+        dW_te = np.zeros(cache[1], dx.dtype)
+        dW_te[ids] = rows
+        return dW_te, dW_pe
+
+    return backward
 
 
 def layernorm(rng: Rng, s: Sizes) -> Case:
@@ -101,7 +134,7 @@ def layernorm(rng: Rng, s: Sizes) -> Case:
         ops.layernorm_backward,
         (x, gamma, beta),
         ("x", "gamma", "beta"),
-        invariants=[layernorm_orthogonal],
+        invariants=[layernorm_orthogonal, writes_out("gamma", "beta")],
         leading=("x",),
         zero=("x", "gamma") if s.d == 1 else (),  # a row of one number is its own mean
     )
@@ -126,7 +159,8 @@ def softmax(rng: Rng, s: Sizes, masked: bool = False) -> Case:
 def qkv(rng: Rng, s: Sizes) -> Case:
     inputs = (rng.standard_normal((*s.B, s.T, s.d)), weights(rng, s.d, 3 * s.d), rng.standard_normal(3 * s.d))
     names = ("x", "W_qkv", "b_qkv")
-    return Case(ops.qkv_forward, ops.qkv_backward, inputs, names, {"h": s.h}, leading=("x",))
+    invariants = [writes_out("W_qkv", "b_qkv")]
+    return Case(ops.qkv_forward, ops.qkv_backward, inputs, names, {"h": s.h}, invariants, leading=("x",))
 
 
 def attend(rng: Rng, s: Sizes, causal_: bool = True, scale: bool = True) -> Case:
@@ -157,7 +191,7 @@ def attention(rng: Rng, s: Sizes) -> Case:
         inputs,
         ("x", "W_qkv", "b_qkv", "W_o", "b_o"),
         {"h": s.h},
-        invariants=[causal("x"), key_bias_zero()],
+        invariants=[causal("x"), key_bias_zero(), writes_out("W_qkv", "b_qkv", "W_o", "b_o")],
         leading=("x",),
     )
 
@@ -172,25 +206,29 @@ def mlp(rng: Rng, s: Sizes, form: str = "tanh") -> Case:
         rng.standard_normal(d),
     )
     names = ("x", "W_1", "b_1", "W_2", "b_2")
-    return Case(ops.mlp_forward, ops.mlp_backward, inputs, names, {"gelu": form}, leading=("x",))
+    invariants = [writes_out(*names[1:])]
+    return Case(ops.mlp_forward, ops.mlp_backward, inputs, names, {"gelu": form}, invariants, leading=("x",))
 
 
 def head(rng: Rng, s: Sizes) -> Case:
     inputs = (rng.standard_normal((*s.B, s.T, s.d)), weights(rng, s.V, s.d))
-    return Case(ops.head_forward, ops.head_backward, inputs, ("x", "W_te"), leading=("x",))
+    names = ("x", "W_te")
+    return Case(ops.head_forward, ops.head_backward, inputs, names, {}, [writes_out("W_te")], leading=("x",))
 
 
 def cross_entropy(rng: Rng, s: Sizes) -> Case:
     logits = 2 * rng.standard_normal((*s.B, s.T, s.V))
     targets = rng.integers(0, s.V, (*s.B, s.T))
     targets[rng.random(targets.shape) < 0.3] = ops.IGNORE_INDEX
+    if targets.size > 1 and (targets != ops.IGNORE_INDEX).all():
+        targets.reshape(-1)[0] = ops.IGNORE_INDEX  # one at least is not counted
     none = s.V == 1 or (targets == ops.IGNORE_INDEX).all()  # nothing to tell apart, or nothing counted
     return Case(
         ops.cross_entropy_forward,
         ops.cross_entropy_backward,
         (logits, targets),
         ("logits", "targets"),
-        invariants=[rows_sum_to_zero("logits")],
+        invariants=[rows_sum_to_zero("logits"), writes_out("logits", rows=True)],
         leading=("logits", "targets"),
         zero=("logits",) if none else (),
     )
@@ -198,6 +236,7 @@ def cross_entropy(rng: Rng, s: Sizes) -> Case:
 
 CASES: dict[str, Callable[[Rng, Sizes], Case]] = {
     "embedding": embedding,
+    "embedding_rows": partial(embedding, backward=in_place(embedding_rows_backward)),
     "linear": linear,
     "layernorm": layernorm,
     "softmax": softmax,
@@ -215,11 +254,70 @@ CASES: dict[str, Callable[[Rng, Sizes], Case]] = {
 }
 
 
+# The same ops in blocks and tiles, at the smallest sizes that take several.
+
+
+def in_pieces(make_case: Callable[[Rng, Sizes], Case], forward: Forward, backward: Backward, sizes: Sizes) -> Callable:
+    """Return what makes an op's case at large sizes, with another pair that must give the op's own gradients."""
+
+    def make(rng: Rng) -> Case:
+        whole = make_case(rng, sizes)
+
+        def of_the_whole(upstream: Any) -> dict[str, np.ndarray]:
+            problem = whole.problem(seed=0)
+            _, cache = problem.call()
+            found = problem.gradients(upstream, cache)
+            return {problem.names[number]: grad for number, grad in zip(problem.differentiable, found)}
+
+        return replace(
+            whole,
+            forward=forward,
+            backward=backward,
+            invariants=[same_gradients("invariant: as in one piece", of_the_whole)],
+            directions=1,
+        )
+
+    return make
+
+
+ROWS = 3 * BLOCK_SIZE // 96 + 1  # rows of 2 · 48 features: four blocks, which threads share
+LOSS_ROWS = blocked.LOSS_BLOCK // 500 + 1
+LARGE: dict[str, Callable[[Rng], Case]] = {
+    "gelu_blocked": in_pieces(
+        gelu, blocked.gelu_blocked_forward, blocked.gelu_blocked_backward, Sizes(T=ROWS // 2 + 1, h=1, d_head=96)
+    ),
+    "layernorm_blocked": in_pieces(
+        layernorm,
+        blocked.layernorm_blocked_forward,
+        blocked.layernorm_blocked_backward,
+        Sizes(T=ROWS // 2 + 1, h=1, d_head=96),
+    ),
+    "cross_entropy_blocked": in_pieces(
+        cross_entropy,
+        blocked.cross_entropy_blocked_forward,
+        blocked.cross_entropy_blocked_backward,
+        Sizes(T=LOSS_ROWS // 2 + 1, V=500),
+    ),
+    "attend_tiled": in_pieces(
+        attend, attend_tiled_forward, attend_tiled_backward, Sizes(B=(), T=TILE + 3, h=2, d_head=3)
+    ),
+    "attend_tiled_plain": in_pieces(
+        partial(attend, causal_=False, scale=False),
+        attend_tiled_forward,
+        attend_tiled_backward,
+        Sizes(B=(), T=TILE + 3, h=2, d_head=3),
+    ),
+}
+
+
 def case(name: str, seed: int = 0) -> Case:
     """Return our op called name at its standard sizes. Raises ValueError for an unknown name."""
+    rng = np.random.default_rng(seed)
+    if name in LARGE:
+        return LARGE[name](rng)
     if name not in CASES:
-        raise ValueError(f"no op called {name!r}; there are {', '.join(CASES)}")
-    return CASES[name](np.random.default_rng(seed), Sizes())
+        raise ValueError(f"no op called {name!r}; there are {', '.join((*CASES, *LARGE))}")
+    return CASES[name](rng, Sizes())
 
 
 def random_case(name: str, seed: int) -> Case:

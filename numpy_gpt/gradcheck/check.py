@@ -4,31 +4,40 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .compare import SAFETY, compare, doubt
+from .compare import compare, doubt
 from .contract import check_contract, linearity
 from .diagnosis import diagnose
 from .numeric import (
     BASE_STEP,
     EPS,
+    QUICK,
+    ROUGH,
+    SAFETY,
     THOROUGH,
     Estimates,
     NotAnalytic,
+    Walk,
     complex_step,
     differences,
     evaluate_complex,
+    jacobian,
     refine,
+    roughness,
     slope,
 )
 from .problem import Backward, Forward, Problem, prepare
 from .report import Line, Report, Verdict
 from .trees import flatten
+
+MOST_ENTRIES = 2_000_000  # of a Jacobian that is kept
 
 
 def check(
@@ -44,6 +53,7 @@ def check(
     contract: bool = True,
     leading: Sequence[str] = (),
     zero: Sequence[str] = (),
+    directions: int = 0,
 ) -> Report:
     """Check backward against forward at inputs: every element of every gradient, and the op's contract.
 
@@ -53,10 +63,11 @@ def check(
     seed        decides the upstream gradient, standard normal, and every other draw
     wrt         names or numbers of the inputs to check; default: every floating-point one
     names       of the inputs, default the forward's own; out_names: of the outputs
-    invariants  functions of `invariants.py`, or of your own: Call -> Line
-    contract    also check purity, repetition, memory layouts and dtype
+    invariants  functions of `invariants.py`, or of your own: Problem -> list of Line
+    contract    also check purity, repetition, floating-point warnings, memory layouts and dtype
     leading     inputs whose leading axes are free: checks ranks 2 to 4 and axes of size 1
     zero        inputs whose gradient is 0 in theory: VACUOUS is then what is expected
+    directions  where the elements are too many: compare each gradient along so many random directions instead
 
     `assert check(...).ok` is a test. Raises ValueError for inputs that cannot be checked; what
     forward and backward raise themselves becomes a line of the report.
@@ -72,6 +83,7 @@ def check(
         out_names=list(out_names or ()),
         leading=tuple(leading),
         zero=tuple(zero),
+        directions=directions,
     )
     return run(problem, invariants, contract)
 
@@ -110,17 +122,17 @@ def attempt(check: str, make: Callable[[], list[Line]]) -> list[Line]:
 def compare_gradients(problem: Problem) -> list[Line]:
     out, cache = problem.call()
     y = flatten(out)
-    grads = problem.gradients(problem.upstream(out), cache)
+    found = zip(problem.differentiable, problem.gradients(problem.upstream(out), cache))
+    grads = {number: grad for number, grad in found if number in problem.wrt}
     sides = Sides(problem, y, flatten(problem.upstream(out)))
-
-    lines: list[Line] = []
-    for number, grad in zip(problem.differentiable, grads):
-        if number in problem.wrt:
-            lines += compare_tensor(problem, sides, number, grad)
+    compare_one = projections if problem.directions else compare_tensor
+    lines = [line for number, grad in grads.items() for line in compare_one(problem, sides, number, grad)]
     if any(line.verdict is Verdict.INCONCLUSIVE for line in lines):  # these elements take part in every direction
         note = "not asked where an element is inconclusive"
-        return [*lines, Line("⟨u, Jv⟩", "adjoint", Verdict.SKIPPED, note=note)]
-    return lines + adjoint(problem, sides, grads)
+        lines.append(Line("⟨u, Jv⟩", "adjoint", Verdict.SKIPPED, note=note))
+    else:
+        lines += adjoint(problem, sides, grads)
+    return [*lines, float64_throughout(problem, sides)]
 
 
 class Sides:
@@ -134,6 +146,7 @@ class Sides:
             for number, x in enumerate(problem.inputs)
         ]
         self.found: dict[int, np.ndarray] = {}
+        self.jacobians: dict[int, np.ndarray] = {}
         self.not_analytic = ""
         try:  # on the real line the complex forward must be the real one
             evaluate_complex(self.complex_f, y)
@@ -148,11 +161,29 @@ class Sides:
 
     def slopes(self, number: int, u: np.ndarray | None = None) -> np.ndarray:
         """Return ∂⟨u, f⟩/∂(input number) by real differences alone; u, if not given, is the problem's upstream."""
-        if u is not None:
-            return differences(self.f, self.inputs[number], self.y, u).value
-        if number not in self.found:
-            self.found[number] = differences(self.f, self.inputs[number], self.y, self.u).value
-        return self.found[number]
+        if u is None and number in self.found:
+            return self.found[number]
+        u, jacobian, x = self.u if u is None else u, self.jacobian(number), self.inputs[number]
+        if jacobian is None:
+            return differences(self.f, x, self.y, u).value
+        return (u @ jacobian).reshape(x.shape)
+
+    def jacobian(self, number: int) -> np.ndarray | None:
+        """Return ∂f/∂(input number), (outputs, elements), for diagnoses; None where it is too large to keep."""
+        x = self.inputs[number]
+        if self.y.size * x.size > MOST_ENTRIES:
+            return None
+        if number not in self.jacobians:
+            self.jacobians[number] = jacobian(self.f, x, self.y)
+        return self.jacobians[number]
+
+    @contextmanager
+    def replaced(self, number: int, x: np.ndarray) -> Iterator[None]:
+        """Let an input be another for a while."""
+        here = self.inputs[number]
+        self.inputs[number] = np.array(x)
+        yield
+        self.inputs[number] = here
 
     def estimates(self, number: int, analytic: np.ndarray) -> tuple[Estimates, Estimates | None, str]:
         """Return real differences, the complex step or None, and why there is none."""
@@ -165,7 +196,7 @@ class Sides:
             except NotAnalytic as error:
                 reason = str(error)
         size = np.abs(real.value).max(initial=0, where=np.isfinite(real.value))
-        refine(self.f, x, self.y, self.u, real, doubt(analytic, real, imaginary, size))
+        refine(self.f, x, self.y, self.u, real, analytic, doubt(analytic, real, imaginary, size))
         self.found[number] = real.value
         if imaginary is not None:
             reason = cauchy_riemann(self.problem.names[number], real, imaginary)
@@ -218,35 +249,88 @@ def compare_tensor(problem: Problem, sides: Sides, number: int, grad: Any) -> li
     return lines
 
 
-def adjoint(problem: Problem, sides: Sides, grads: Sequence[Any]) -> list[Line]:
+def compare_direction(
+    name: str, check_name: str, walk: Walk, y: np.ndarray, u: np.ndarray, size: float, pairs: Sequence[tuple]
+) -> Line:
+    """⟨u, J v⟩ = ⟨Jᵀ u, v⟩: hold the slope of walk to what pairs of (gradient, v) add up to.
+
+    The third derivative along a random v grows with the number n of its elements faster than the
+    slope, so the step is size / n^⅕, as found by trial. Where that settles nothing, many steps are made.
+    """
+    right = sum(float(np.vdot(grad, v)) for grad, v in pairs)
+    size /= sum(v.size for _, v in pairs) ** 0.2
+    found = slope(walk, y, u, size, QUICK)
+    unsettled = abs(right - found.value) > SAFETY * found.error or found.error > 1e-6 * abs(found.value)
+    if found.kink or unsettled:
+        found = slope(walk, y, u, size, THOROUGH)
+    absolute = sum(float(np.abs(grad).ravel() @ np.abs(v).ravel()) for grad, v in pairs)
+    error = found.error + EPS * absolute
+    numeric = Estimates(*(np.asarray(value) for value in (found.value, error, found.left, found.right, found.kink)))
+    return compare(name, check_name, np.asarray(right), numeric)
+
+
+def through(problem: Problem, directions: dict[int, np.ndarray]) -> tuple[Walk, float]:
+    """Return the walk from the inputs along directions, by their numbers, and the step for it."""
+
+    def walk(t: float) -> tuple[np.ndarray, float]:
+        moved = list(problem.inputs)
+        for number, v in directions.items():
+            moved[number] = problem.inputs[number] + t * v
+        return problem.outputs(moved), t
+
+    inputs = [problem.inputs[number] for number in directions]
+    return walk, BASE_STEP * max(1.0, *(float(np.abs(x[np.isfinite(x)]).max(initial=0)) for x in inputs))
+
+
+def draw(problem: Problem, numbers: Iterable[int], rng: np.random.Generator) -> dict[int, np.ndarray]:
+    """Return a standard normal direction through each input; an element at ±∞ stays there."""
+    inputs = {number: problem.inputs[number] for number in numbers}
+    return {number: np.where(np.isfinite(x), rng.standard_normal(x.shape), 0) for number, x in inputs.items()}
+
+
+def projections(problem: Problem, sides: Sides, number: int, grad: Any) -> list[Line]:
+    """Compare one gradient along random directions, where its elements are too many."""
+    name, shape = problem.names[number], problem.inputs[number].shape
+    if np.shape(grad) != shape:
+        note = f"the backward gives shape {np.shape(grad)}, but {name} has shape {shape}"
+        return [Line(f"d{name}", "projection", Verdict.WRONG, note=note, shape=shape)]
+    rng, lines = problem.rng(f"projections of {name}"), []
+    for _ in range(problem.directions):
+        v = draw(problem, [number], rng)
+        walk, size = through(problem, v)
+        line = compare_direction(f"⟨d{name}, v⟩", "projection", walk, sides.y, sides.u, size, [(grad, v[number])])
+        line.shape, line.expected = shape, name in problem.zero
+        lines.append(line)
+    return lines
+
+
+def adjoint(problem: Problem, sides: Sides, grads: dict[int, Any]) -> list[Line]:
     """⟨u, J v⟩ = ⟨Jᵀ u, v⟩ for one random direction v through all compared inputs at once.
 
     The left side is one slope of the forward, the right one is the backward's: a check that
     costs a few forwards whatever the number of inputs.
     """
-    grads = [grads[problem.differentiable.index(number)] for number in problem.wrt]
-    pairs = [(grad, problem.inputs[number]) for number, grad in zip(problem.wrt, grads)]
-    if any(grad is None or np.shape(grad) != x.shape for grad, x in pairs) or not any(x.size for _, x in pairs):
+    if any(grad is None or np.shape(grad) != problem.inputs[number].shape for number, grad in grads.items()):
         return []
-    rng = problem.rng("adjoint")
-    inputs = [problem.inputs[number] for number in problem.wrt]
-    directions = [np.where(np.isfinite(x), rng.standard_normal(x.shape), 0) for x in inputs]
-    right = sum(float(np.vdot(grad, v)) for grad, v in zip(grads, directions))
-
-    def walk(t: float) -> tuple[np.ndarray, float]:
-        moved = list(problem.inputs)
-        for number, x, v in zip(problem.wrt, inputs, directions):
-            moved[number] = x + t * v
-        return problem.outputs(moved), t
-
-    size = BASE_STEP * max(1.0, *(float(np.abs(x[np.isfinite(x)]).max(initial=0)) for x in inputs))
-    found = slope(walk, sides.y, sides.u, size, THOROUGH)
-    absolute = sum(float(np.abs(grad).ravel() @ np.abs(v).ravel()) for grad, v in zip(grads, directions))
-    error = found.error + EPS * absolute
-    numeric = Estimates(*(np.asarray(value) for value in (found.value, error, found.left, found.right, found.kink)))
-    line = compare("⟨u, Jv⟩", "adjoint", np.asarray(right), numeric)
+    if not any(problem.inputs[number].size for number in grads):
+        return []
+    directions = draw(problem, grads, problem.rng("adjoint"))
+    walk, size = through(problem, directions)
+    pairs = [(grad, directions[number]) for number, grad in grads.items()]
+    line = compare_direction("⟨u, Jv⟩", "adjoint", walk, sides.y, sides.u, size, pairs)
     line.expected = {problem.names[number] for number in problem.wrt} <= set(problem.zero)
     if line.verdict is Verdict.INCONCLUSIVE:  # then the elements, each compared by itself, decide
         note = "the random direction meets a kink, or noise"
         return [Line(line.name, "adjoint", Verdict.SKIPPED, note=note)]
     return [line]
+
+
+def float64_throughout(problem: Problem, sides: Sides) -> Line:
+    """The forward computes in float64: rounding to float32 on the way would leave 1e-3 of a slope, or less."""
+    walk, _ = through(problem, draw(problem, problem.wrt, problem.rng("roughness")))
+    found = roughness(walk, sides.y, sides.u)
+    rough = found > ROUGH
+    note = f"the forward moves in jumps, {found:.1g} of its size: does it compute in float32, round, or draw at random?"
+    return Line(
+        "out", "float64 throughout", Verdict.INCONCLUSIVE if rough else Verdict.PASS, note=note if rough else ""
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -145,7 +146,15 @@ def load(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # a stranger's code may raise anything
-        raise Mistake(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+        raise Mistake(f"{path}:{line_of(error, path)} cannot be imported: {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(str(path.resolve().parent))
     return module
+
+
+def line_of(error: Exception, path: Path) -> int:
+    """Return the line of the file at path from which the error came; 1 where it tells none."""
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return error.lineno or 1
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return (lines[-1] if lines else None) or 1

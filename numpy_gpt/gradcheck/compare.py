@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .numeric import EPS, Estimates
+from .numeric import EPS, SAFETY, Estimates
 from .report import Line, Verdict
 
-SAFETY = 10  # an error estimate is an estimate: this many times it is allowed
 RELATIVE = {"differences": 1e-8, "complex step": 1e-11, "adjoint": 1e-8, "projection": 1e-8}
 FLOOR = 1e-11  # of the tensor's largest magnitude
 NOISE = 1e-3  # of the tensor's largest magnitude: a tolerance above it would let anything pass
@@ -38,14 +37,13 @@ def kinks(numeric: Estimates, scale: float) -> np.ndarray:
 def doubt(analytic: np.ndarray, numeric: Estimates, other: Estimates | None, scale: float) -> np.ndarray:
     """Return, by element, how much closer a look it deserves: above 1 it deserves one.
 
-    An element is in doubt where it disagrees, bends, or is known less well than the check
-    promises, whichever side that speaks for.
+    An element is in doubt where it bends, is known less well than the check promises, or
+    disagrees: with the other oracle or, where there is none, with the analytic side. Where two
+    oracles agree, a closer look at one would find nothing new.
     """
     allowed = budget(numeric) + EPS * scale + np.finfo(float).tiny
-    share = np.maximum(np.abs(analytic - numeric.value) / allowed, allowed / (1e-6 * scale + np.finfo(float).tiny))
-    if other is not None:
-        share = np.maximum(share, np.abs(other.value - numeric.value) / allowed)
-        share = np.maximum(share, np.abs(analytic - other.value) / tolerance(analytic, other, "complex step"))
+    against = analytic if other is None else other.value
+    share = np.maximum(np.abs(against - numeric.value) / allowed, allowed / (1e-6 * scale + np.finfo(float).tiny))
     return np.where(kinks(numeric, scale) | ~np.isfinite(share), np.inf, share)
 
 

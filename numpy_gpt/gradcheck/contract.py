@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ def check_contract(problem: Problem) -> list[Line]:
     """Return one line a clause."""
     return [
         *purity(problem),
+        quiet(problem),
         interleaved(problem),
         memory_layouts(problem),
         dtypes(problem),
@@ -50,9 +53,10 @@ def purity(problem: Problem) -> list[Line]:
         for place, tree in (("dout", dout), ("cache", cache), ("out", out))
     }
     backward_wrote = changed(given, digests(named, "inputs"))
+    problem.gradients(problem.upstream(out, "other upstream"), cache)
+    reused = changed(bits, digests(grads, "grads"))
     again = problem.gradients(problem.upstream(out), cache)
     moved = changed(bits, digests(again, "grads"))
-    reused = changed(bits, digests(grads, "grads"))
     return [
         fact(
             "inputs unmodified",
@@ -68,6 +72,17 @@ def purity(problem: Problem) -> list[Line]:
             + [f"a second backward overwrites the first one's {label(problem, place)}" for place in reused],
         ),
     ]
+
+
+def quiet(problem: Problem) -> Line:
+    """The backward overflows nowhere, and computes nothing like 0/0, on the way to its gradients."""
+    out, cache = problem.call()
+    with warnings.catch_warnings(record=True) as caught, np.errstate(over="warn", invalid="warn", divide="warn"):
+        warnings.simplefilter("always")
+        problem.gradients(problem.upstream(out), cache)
+    told = [w for w in caught if issubclass(w.category, RuntimeWarning)]
+    faults = [f"backward: {w.message} ({Path(w.filename).name}:{w.lineno})" for w in told]
+    return fact("no floating-point warning", list(dict.fromkeys(faults)))
 
 
 def label(problem: Problem, place: str) -> str:

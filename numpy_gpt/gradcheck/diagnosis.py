@@ -13,14 +13,31 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .numeric import EPS, Estimates
+from .mixups import (
+    another_upstream,
+    ignored_targets,
+    ones_only,
+    repeated_ids,
+    shifted_targets,
+    something_left_out,
+    swapped,
+    transposed_inside,
+)
+from .numeric import Estimates
 from .problem import Problem
-from .trees import flatten, map_leaves
+from .terms import (
+    FIT,
+    another_gelu,
+    close,
+    fits,
+    missing_row_term,
+    rows_by_factors,
+    wrong_epsilon,
+    wrong_terms,
+)
 
 if TYPE_CHECKING:
     from .check import Sides
-
-FIT = 1e-6  # of the tensor's largest magnitude
 
 
 def diagnose(problem: Problem, sides: Sides, number: int, analytic: np.ndarray, numeric: Estimates) -> str:
@@ -28,33 +45,31 @@ def diagnose(problem: Problem, sides: Sides, number: int, analytic: np.ndarray, 
     right = numeric.value
     if not np.isfinite(analytic).all():
         return f"{int((~np.isfinite(analytic)).sum())} elements are NaN or infinite"
+    if analytic.shape != right.shape:
+        return next(wrong_shape(problem, sides, number, analytic, right))
     hypotheses = itertools.chain(
-        wrong_shape(analytic, right),
         simple(analytic, right),
         constant_ratio(problem, sides, analytic, right),
         rearranged(analytic, right),
         repeated_ids(problem, analytic, right),
-        tied_part(problem, number, analytic, right),
+        wrong_epsilon(problem, sides, number, analytic, right),
+        something_left_out(problem, sides, analytic, right),
+        wrong_terms(problem, sides, number, analytic, right),
+        ignored_targets(problem, analytic, right),
+        shifted_targets(problem, analytic, right),
+        another_gelu(problem, sides, number, analytic),
         missing_row_term(problem, sides, number, analytic, right),
         summed_axis(analytic, right),
-        ones_only(problem, sides, number),
+        ones_only(sides, number, analytic),
         swapped(problem, sides, number, analytic),
+        another_upstream(problem, sides, number, analytic),
+        transposed_inside(problem, sides, number, analytic),
     )
-    return next(hypotheses, "") or where(analytic, right)
+    return next(hypotheses, "") or where(analytic, right) or rows_by_factors(analytic, right)
 
 
-def fits(found: np.ndarray, expected: np.ndarray) -> bool:
-    """Whether two arrays agree in every element, and are not just both 0."""
-    if found.shape != expected.shape or found.size == 0:
-        return False
-    size = np.abs(expected).max()
-    return bool(size > 1e-12 and np.abs(found - expected).max() <= FIT * size)
-
-
-def wrong_shape(analytic: np.ndarray, right: np.ndarray) -> Iterator[str]:
-    """A broadcast input whose gradient was not summed, or one summed too far, or left transposed."""
-    if analytic.shape == right.shape:
-        return
+def wrong_shape(problem: Problem, sides: Sides, number: int, analytic: np.ndarray, right: np.ndarray) -> Iterator[str]:
+    """A broadcast input's gradient not summed, one summed too far or over another axis, another's gradient."""
     extra = analytic.ndim - right.ndim
     if extra > 0 and fits(analytic.sum(axis=tuple(range(extra))), right):
         yield f"the input was broadcast over {extra} leading axes: sum the gradient over them"
@@ -65,12 +80,13 @@ def wrong_shape(analytic: np.ndarray, right: np.ndarray) -> Iterator[str]:
         yield "transposed: swap the last two axes"
     if analytic.size == right.size and fits(analytic.reshape(right.shape), right):
         yield "the numbers are right, the shape is not: reshape to the input's shape"
+    yield from swapped(problem, sides, number, analytic)
+    if analytic.ndim == right.ndim == 1 and fits(analytic.sum(keepdims=True), right.sum(keepdims=True)):
+        yield "the total is right, but another axis is summed: each feature has its own gradient, summed over the rows"
     yield "the gradient must have its input's shape"
 
 
 def simple(analytic: np.ndarray, right: np.ndarray) -> Iterator[str]:
-    if analytic.shape != right.shape:
-        return
     if close(analytic, right).all() and right.any():
         size = float(np.abs(analytic - right).max() / np.abs(right).max())
         yield f"right to {size:.1g} only: a constant with few digits, a wrong ε, or float32 inside?"
@@ -82,7 +98,7 @@ def simple(analytic: np.ndarray, right: np.ndarray) -> Iterator[str]:
 
 def constant_ratio(problem: Problem, sides: Sides, analytic: np.ndarray, right: np.ndarray) -> Iterator[str]:
     """The gradient is the right one times a number, which is named where the shapes name it."""
-    if analytic.shape != right.shape or not right.any():
+    if not right.any():
         return
     ratio = float(np.vdot(analytic, right) / np.vdot(right, right))
     if abs(ratio) < 1e-9 or not fits(analytic, ratio * right):
@@ -100,26 +116,25 @@ def constant_ratio(problem: Problem, sides: Sides, analytic: np.ndarray, right: 
 
 def named_numbers(problem: Problem) -> list[tuple[float, str]]:
     """Return numbers that a factor may be, each with what it is here; the plain ones first."""
-    sides: dict[int, str] = {}
+    sides: dict[int, list[str]] = {}
     for name, x in zip(problem.names, problem.inputs):
         if isinstance(x, np.ndarray):
             for axis, side in enumerate(x.shape):
-                sides.setdefault(side, f"axis {axis} of {name}")
-            sides.setdefault(math.prod(x.shape[:-1]), f"rows of {name}")
-            sides.setdefault(x.size, f"size of {name}")
+                sides.setdefault(side, []).append(f"axis {axis} of {name}")
+            sides.setdefault(math.prod(x.shape[:-1]), []).append(f"rows of {name}")
+            sides.setdefault(x.size, []).append(f"size of {name}")
     h = problem.kwargs.get("h")
     widths = [x.shape[-1] for x in problem.inputs if isinstance(x, np.ndarray) and x.ndim]
     if h and widths and widths[0] % h == 0:
-        sides[widths[0] // h] = "d_head"
-    roots = [(math.sqrt(side), f"√{side} ({name})") for side, name in sides.items() if side > 1]
-    whole = [(float(side), f"{side} ({name})") for side, name in sides.items() if side > 2]
+        sides.setdefault(widths[0] // h, []).insert(0, "d_head")
+    told = {side: " or ".join(dict.fromkeys(names[:3])) for side, names in sides.items()}
+    roots = [(math.sqrt(side), f"√{side} ({names})") for side, names in told.items() if side > 1]
+    whole = [(float(side), f"{side} ({names})") for side, names in told.items() if side > 2]
     return [(2.0, "2"), *whole, *roots, (math.sqrt(2), "√2"), (math.pi, "π"), (math.sqrt(math.pi), "√π")]
 
 
 def rearranged(analytic: np.ndarray, right: np.ndarray) -> Iterator[str]:
     """Transposed, reshaped where a transpose was due, reversed, or shifted by one."""
-    if analytic.shape != right.shape:
-        return
     for one, other in itertools.combinations(range(analytic.ndim), 2):
         swapped_right = np.swapaxes(right, one, other)
         if fits(analytic, swapped_right):
@@ -136,67 +151,8 @@ def rearranged(analytic: np.ndarray, right: np.ndarray) -> Iterator[str]:
             yield f"reversed along axis {axis}"
 
 
-def repeated_ids(problem: Problem, analytic: np.ndarray, right: np.ndarray) -> Iterator[str]:
-    """Only rows of ids that occur more than once are wrong: += lost all but one of them."""
-    if analytic.shape != right.shape or analytic.ndim < 2:
-        return
-    wrong = np.unique(np.nonzero(~close(analytic, right))[0])
-    for name, x in zip(problem.names, problem.inputs):
-        if isinstance(x, np.ndarray) and x.dtype.kind in "iu" and x.size:
-            ids, counts = np.unique(x, return_counts=True)
-            repeated = ids[counts > 1]
-            if len(wrong) and set(wrong) <= set(repeated) and set(ids) - set(repeated):
-                rows = ", ".join(map(str, wrong[:5]))
-                yield (
-                    f"wrong only at ids that {name} repeats (rows {rows}): their gradients must add up; "
-                    f"`dW[ids] += rows` keeps only the last one"
-                )
-
-
-def close(analytic: np.ndarray, right: np.ndarray) -> np.ndarray:
-    return np.abs(analytic - right) <= FIT * max(float(np.abs(right).max(initial=0)), EPS)
-
-
-def tied_part(problem: Problem, number: int, analytic: np.ndarray, right: np.ndarray) -> Iterator[str]:
-    """One matrix used in two places: the gradient holds the share of one place only."""
-    if problem.parts is None or analytic.shape != right.shape:
-        return
-    for part, share in problem.parts(problem.names[number]).items():
-        if fits(right - analytic, share):
-            yield f"the tied term is missing: the {part}'s share has to be added"
-        if fits(analytic - right, share):
-            yield f"the {part}'s share is counted twice"
-
-
-def missing_row_term(
-    problem: Problem, sides: Sides, number: int, analytic: np.ndarray, right: np.ndarray
-) -> Iterator[str]:
-    """The error of each row is one number times a known row: ones, the output, the normalised input."""
-    if analytic.shape != right.shape or analytic.ndim == 0 or analytic.shape[-1] < 3:
-        return
-    gap = analytic - right
-    x = problem.inputs[number]
-    y = sides.y.reshape(x.shape) if sides.y.size == x.size else None
-    xhat = x - x.mean(axis=-1, keepdims=True)
-    candidates = [(np.ones_like(x), "the mean over the last axis is not subtracted (a term that is constant in a row)")]
-    if y is not None:
-        candidates.append((y, "the term output · Σ(upstream · output) of a row is missing, or has another factor"))
-    candidates.append((xhat, "the term along x̂, the normalised input, is missing, or has another factor"))
-    for row, meaning in candidates:
-        norm = (row * row).sum(axis=-1, keepdims=True)
-        along = row * ((gap * row).sum(axis=-1, keepdims=True) / np.where(norm > 0, norm, 1))
-        if fits(along, gap):
-            yield meaning
-    if analytic.ndim > 1:
-        column = np.broadcast_to(gap.mean(axis=0), gap.shape)
-        if analytic.shape[0] > 2 and fits(column, gap):
-            yield "the mean over the first axis is not subtracted (a term that is constant along it)"
-
-
 def summed_axis(analytic: np.ndarray, right: np.ndarray) -> Iterator[str]:
     """Sums, or means, over axes that the gradient keeps, spread out again by broadcasting."""
-    if analytic.shape != right.shape:
-        return
     for axes in subsets(right.ndim):
         if all(right.shape[axis] == 1 for axis in axes):
             continue
@@ -217,37 +173,21 @@ def plural(word: str, axes: tuple[int, ...], verb: bool = True) -> str:
     return f"{words} {'are' if several else 'is'}" if verb else words
 
 
-def ones_only(problem: Problem, sides: Sides, number: int) -> Iterator[str]:
-    """Right for an upstream of ones, wrong for another: the upstream is ignored, or enters as a whole."""
-    if sides.u.size == 1:
-        return
-    out, cache = problem.call()
-    ones = map_leaves(np.ones_like, problem.upstream(out))
-    try:
-        grad = problem.gradients(ones, cache)[problem.differentiable.index(number)]
-    except Exception:  # a stranger's backward that takes no ones: then this is not its mistake
-        return
-    real = sides.slopes(number, flatten(ones))
-    if np.shape(grad) == real.shape and fits(np.asarray(grad), real):
-        yield "right for an upstream of ones only: does every element get its own upstream?"
-
-
-def swapped(problem: Problem, sides: Sides, number: int, analytic: np.ndarray) -> Iterator[str]:
-    """The gradient of another input of the same shape: returned in another order."""
-    for other in problem.differentiable:
-        same_shape = other != number and problem.inputs[other].shape == analytic.shape
-        if same_shape and fits(analytic, sides.slopes(other)):
-            yield f"this is d{problem.names[other]}: gradients come in the order of the forward's inputs"
-
-
 def where(analytic: np.ndarray, right: np.ndarray) -> str:
-    """Say where the wrong elements lie, if they lie together; or how large the error is."""
-    if analytic.shape != right.shape or not right.any():
+    """Say where the wrong elements lie, if they lie together, and their factor, if they have one."""
+    if not right.any():
         return ""
     wrong = ~close(analytic, right)
     places = [np.unique(axis) for axis in np.nonzero(wrong)]
     for axis, (rows, side) in enumerate(zip(places, right.shape)):
-        if len(rows) <= side / 2 and np.array_equal(rows, np.arange(rows[0], rows[-1] + 1)):
+        if 0 < len(rows) < side and np.array_equal(rows, np.arange(rows[0], rows[-1] + 1)):
             span = str(rows[0]) if len(rows) == 1 else f"{rows[0]} to {rows[-1]}"
-            return f"wrong only at {span} (of 0 to {side - 1}) along axis {axis}"
+            found, expected = (np.take(t, rows, axis) for t in (analytic, right))
+            factor = float(np.vdot(found, expected) / np.vdot(expected, expected)) if expected.any() else 0.0
+            there = ""
+            if found.size > 1 and fits(found, factor * expected):
+                there = f", where every element is {factor:.6g} times the right one"
+            elif not found.any():
+                there = ", where the gradient is 0"
+            return f"wrong only at {span} (of 0 to {side - 1}) along axis {axis}{there}"
     return ""

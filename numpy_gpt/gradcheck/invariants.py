@@ -6,6 +6,7 @@ and any that you write with `near`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -108,15 +109,41 @@ def key_bias_zero(name: str = "b_qkv") -> Invariant:
     return invariant
 
 
+def writes_out(*names: str, rows: bool = False) -> Invariant:
+    """backward(dout, cache, out=...) leaves every dname in the array given for it, whatever that held before.
+
+    out is one array where it is None by default, else one for each name; rows: it has shape (rows, features).
+    """
+
+    def invariant(problem: Problem) -> list[Line]:
+        out_parameter = inspect.signature(problem.backward).parameters.get("out")
+        if out_parameter is None:  # a student's backward need not have it
+            return []
+        expected = gradients(problem)
+        used = {name: np.full_like(expected[name], np.nan) for name in names}
+        one = used[names[0]]
+        one = one.reshape(-1, one.shape[-1]) if rows else one
+        out, cache = problem.call()
+        problem.backward(problem.upstream(out), cache, out=one if out_parameter.default is None else (*used.values(),))
+        lines = []
+        for name, found in used.items():
+            allowed = ROUNDING * max(float(np.abs(expected[name]).max(initial=0)), 1e-3)
+            lines.append(near(f"d{name}", "invariant: out= is written", found, expected[name], allowed))
+        return lines
+
+    return invariant
+
+
 def same_gradients(check: str, expected: Callable[[Any], dict[str, np.ndarray]]) -> Invariant:
-    """The gradients equal those that another way, expected(upstream), gives by name."""
+    """The gradients equal those that another way, expected(upstream), gives by name; the worst is told."""
 
     def invariant(problem: Problem) -> list[Line]:
         out, _ = problem.call()
         grads = gradients(problem)
-        return [
-            near(f"d{name}", check, grads[name], other, ROUNDING * max(float(np.abs(other).max(initial=0)), 1e-3))
+        lines = [
+            near(f"d{name}", check, grads[name], other, ROUNDING * max(float(np.abs(grads[name]).max(initial=0)), 1e-3))
             for name, other in expected(problem.upstream(out)).items()
         ]
+        return [max(lines, key=lambda line: line.share or 0)]
 
     return invariant

@@ -12,19 +12,20 @@ import numpy as np
 from .trees import flatten, map_leaves
 
 Forward = Callable[..., tuple[Any, Any]]
-Backward = Callable[[Any, Any], Any]
+Backward = Callable[..., Any]
 
 
 @dataclass
 class Problem:
     """A pair forward/backward at one point.
 
-    inputs    what the forward takes, in order: floating arrays in float64 (our own copies), the rest as given
-    names     the inputs' names
-    wrt       the numbers of the inputs whose gradients are compared
-    leading   the numbers of the inputs that carry leading axes (B, T, ...) that the op does not mix
-    zero      the names of inputs whose gradient is 0 in theory, here
-    parts     name -> the shares of a gradient that several uses of one input have, for the diagnosis
+    inputs      what the forward takes, in order: floating arrays in float64 (our own copies), the rest as given
+    names       the inputs' names
+    wrt         the numbers of the inputs whose gradients are compared
+    leading     the names of the inputs that carry leading axes (B, T, ...) that the op does not mix
+    zero        the names of inputs whose gradient is 0 in theory, here
+    directions  how many random directions of each input to compare along; 0 for element by element
+    parts       name -> the shares of a gradient that several uses of one input have, for the diagnosis
     """
 
     forward: Forward
@@ -38,6 +39,7 @@ class Problem:
     leading: tuple[str, ...] = ()
     zero: tuple[str, ...] = ()
     notices: list[str] = field(default_factory=list)
+    directions: int = 0
     reproduce: str = ""
     target: str = ""
     parts: Callable[[str], dict[str, np.ndarray]] | None = None
@@ -48,8 +50,10 @@ class Problem:
         return [number for number, x in enumerate(self.inputs) if is_floating(x)]
 
     def call(self, inputs: Sequence[Any] | None = None) -> tuple[Any, Any]:
-        """Return the forward's outputs and cache at inputs, the problem's own if not given."""
-        result = self.forward(*(self.inputs if inputs is None else inputs), **self.kwargs)
+        """Return the forward's outputs and cache at inputs; if not given, at a copy of the problem's own."""
+        if inputs is None:  # a backward that writes into them through its cache must not reach the next check
+            inputs = [np.array(x) if isinstance(x, np.ndarray) else x for x in self.inputs]
+        result = self.forward(*inputs, **self.kwargs)
         if not (isinstance(result, tuple) and len(result) == 2):
             raise TypeError(f"{title(self.forward)} must return (out, cache), got {type(result).__name__}")
         return result

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..config import PRESETS
-from .cases import CASES, case, random_case
+from .cases import CASES, LARGE, case, random_case
 from .check import run
 from .models import CONFIGS, check_model, check_preset
 from .report import Report, merge
 
-TARGETS = (*CASES, *CONFIGS)
+TARGETS = (*CASES, *LARGE, *CONFIGS)
+
+
+Progress = Callable[[str, int, int], None]
 
 
 def check_known(targets: Sequence[str], known: Sequence[str]) -> None:
@@ -20,13 +23,13 @@ def check_known(targets: Sequence[str], known: Sequence[str]) -> None:
             raise ValueError(f"no target called {target!r}; there are {', '.join(known)}")
 
 
-def check_target(name: str, seed: int = 0) -> Report:
+def check_target(name: str, seed: int = 0, progress: Progress | None = None) -> Report:
     """Check one of our ops or small models at its standard sizes, or a preset by projections. Raises ValueError."""
     reproduce = f"numpy-gpt gradcheck {name} --seed {seed}"
     if name in CONFIGS:
         return check_model(CONFIGS[name], seed, target=name, reproduce=reproduce)
     if name in PRESETS:
-        return check_preset(name, seed, reproduce)
+        return check_preset(name, seed, reproduce, progress)
     found = case(name, seed)
     return run(found.problem(seed, target=name, reproduce=reproduce), found.invariants)
 
@@ -34,7 +37,7 @@ def check_target(name: str, seed: int = 0) -> Report:
 def suite(
     seed: int = 0,
     targets: Sequence[str] = TARGETS,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Check all our ops and small whole models: repeated ids, both GELUs, tied and untied, pre- and post-norm.
 
@@ -48,7 +51,7 @@ def suite(
     for number, name in enumerate(targets):
         if progress is not None:
             progress(name, number, len(targets))
-        reports.append(check_target(name, seed))
+        reports.append(check_target(name, seed, progress))
     return merge(reports, seed)
 
 
@@ -56,7 +59,7 @@ def fuzz(
     number: int,
     seed: int = 0,
     targets: Sequence[str] = tuple(CASES),
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Check ops at random sizes, number times in all, taking turns, with the seeds seed, seed + 1, ...
 

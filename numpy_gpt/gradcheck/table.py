@@ -92,10 +92,11 @@ def by_target(report: Report) -> Table:
     for target in report.targets:
         lines = [line for line in report.lines if line.target == target]
         kinds = {kind: [line for line in lines if kind_of(line) == kind] for kind in KINDS}
+        tensors = kinds["differences"] or [line for line in lines if line.check == "projection"]
         gravest = min(lines, key=lambda line: (line.ok, ORDER.index(line.verdict)))
         table.add_row(
             target,
-            str(len({line.name for line in kinds["differences"]})),
+            str(len({line.name for line in tensors})),
             largest(kinds["differences"]),
             largest(kinds["complex step"]),
             *(passed(kinds[kind]) for kind in ("linear", "contract", "invariant")),

@@ -5,8 +5,10 @@ import pytest
 
 from numpy_gpt import Config, Model
 from numpy_gpt.gradcheck import Report, Verdict, check, check_model, check_projections, fuzz, suite
-from numpy_gpt.gradcheck.cases import CASES, case
+from numpy_gpt.gradcheck.cases import CASES, LARGE, case
 from numpy_gpt.gradcheck.models import CONFIGS, IDX
+from numpy_gpt.ops import blocked
+from numpy_gpt.ops.attend_tiled import TILE
 
 X = np.random.default_rng(1).standard_normal((3, 4))
 
@@ -38,7 +40,7 @@ def everything():
 
 def test_all_of_ours_pass(everything):
     assert everything.ok, str(everything)
-    assert everything.targets == [*CASES, *CONFIGS]
+    assert everything.targets == [*CASES, *LARGE, *CONFIGS]
     assert {line.verdict for line in everything.lines} == {Verdict.PASS}
 
 
@@ -85,6 +87,12 @@ def test_every_check_is_there(everything):
         "invariant: the past does not see the future",
         "invariant: K third is 0",
         "invariant: tied gradient is the sum of both parts",
+        "invariant: out= is written",
+        "invariant: used gradients are written over",
+        "invariant: as in one piece",
+        "no floating-point warning",
+        "float64 throughout",
+        "projection",
     }
 
 
@@ -156,6 +164,72 @@ def test_noise_is_inconclusive():
     line = line_of(check(forward, lambda dy, x: dy * np.cos(x), X, contract=False), "differences")
     assert line.verdict is Verdict.INCONCLUSIVE
     assert "noise above the signal" in line.note
+
+
+def inside_float32(f):
+    """A forward that computes f in float32, though it takes and gives float64."""
+    return lambda x: (f(np.float32(x)).astype(x.dtype), x) if x.dtype.kind == "f" else (f(x), x)
+
+
+@pytest.mark.parametrize(
+    ("f", "derivative"),
+    [(np.sin, np.cos), (np.square, lambda x: 2 * x), (lambda x: 1 + np.sin(x) / 64, lambda x: np.cos(x) / 64)],
+    ids=["sin", "square", "small slope"],
+)
+def test_a_forward_in_float32_never_passes(f, derivative):
+    def backward(dy, x):
+        return dy * derivative(x)
+
+    for seed in range(25):
+        x = np.random.default_rng(seed).standard_normal((3, 4))
+        report = check(inside_float32(f), backward, x, seed=seed, contract=False)
+        assert {line.verdict for line in report.failures} <= {Verdict.WRONG, Verdict.INCONCLUSIVE}
+        assert not report.ok
+        assert check(lambda x: (f(x), x), backward, x, seed=seed, contract=False).ok
+    assert "float32" in line_of(report, "float64 throughout").note
+
+
+def test_a_wrong_tensor_costs_few_forwards():
+    calls = []
+
+    def forward(x):
+        calls.append(1)
+        return np.abs(x).sum(axis=0), x
+
+    x = np.random.default_rng(0).standard_normal((10, 10))
+    assert check(forward, lambda dy, x: dy * np.sign(x), x, contract=False).ok
+    right, calls[:] = len(calls), []
+    assert not check(forward, lambda dy, x: 2 * dy * np.sign(x), x, contract=False).ok
+    assert len(calls) < 3 * right
+
+
+def test_directions_stand_for_elements_that_are_too_many():
+    def wrong_in_one(dy, x):
+        dx = 2 * x * dy
+        dx[3, 5] *= 1.001
+        return dx
+
+    x = np.random.default_rng(0).standard_normal((300, 200))
+    report = check(square, square_backward, x, directions=2)
+    assert report.ok, str(report)
+    assert [line.name for line in report.lines if line.check == "projection"] == ["⟨dx, v⟩"] * 2
+    assert {line.check for line in check(square, wrong_in_one, x, directions=2).failures} >= {"projection", "adjoint"}
+    report = check(square, lambda dy, x: (2 * x * dy).sum(0), x, directions=1)
+    assert "gives shape (200,)" in line_of(report, "projection").note
+
+
+@pytest.mark.parametrize("name", ["gelu_blocked", "layernorm_blocked", "cross_entropy_blocked"])
+def test_what_is_large_takes_several_blocks(name, monkeypatch):
+    op, blocks = name.removesuffix("_blocked"), []
+    whole = getattr(blocked, f"{op}_forward")
+    monkeypatch.setattr(blocked, f"{op}_forward", lambda *args, **out: blocks.append(1) or whole(*args, **out))
+    c = case(name)
+    c.forward(*c.inputs)
+    assert len(blocks) >= 2
+
+
+def test_what_is_large_takes_several_tiles():
+    assert case("attend_tiled").inputs[0].shape[-2] > TILE
 
 
 def test_agreement_on_zero_is_vacuous():
@@ -278,23 +352,127 @@ def test_check_model_finds_an_ignored_upstream():
     assert "the upstream is ignored" in report.failures[0].diagnosis
 
 
-def test_projections_pass_and_restore_the_model():
+def failed(model, **settings):
+    report = check_model(model=model, idx=np.array([[1, 2, 1, 0], [2, 3, 3, 1]]), **settings)
+    return {line.check: line for line in report.failures}
+
+
+TINY = Config(V=5, T_max=4, d=4, h=2, L=1)
+
+
+def tiny(kind, config=TINY):
+    model = kind(config, None, dtype="float64")
+    model.params.flat[...] = np.random.default_rng(0).standard_normal(model.params.flat.size)
+    return model
+
+
+def test_check_model_asks_backward_itself():
+    class Wrong(Model):
+        def backward(self, dlogits, cache, grads=None):  # right for a loss, whose dlogits sum to 0 in each row
+            return super().backward(dlogits + dlogits.sum(axis=-1, keepdims=True), cache, grads)
+
+    report = check_model(model=tiny(Wrong), idx=np.array([[1, 2, 1, 0]]))
+    assert report.failures
+    assert all(line.name.endswith(" of logits") for line in report.failures)
+    assert {line.name for line in report.failures} >= {"⟨dW_te, v⟩ of logits", "⟨dblock.0.W_1, v⟩ of logits"}
+
+
+def test_check_model_sees_old_numbers_in_used_gradients():
+    class Adds(Model):
+        def backward(self, dlogits, cache, grads=None):
+            before = 0 if grads is None else grads["ln_f.beta"].copy()
+            grads = super().backward(dlogits, cache, grads)
+            grads["ln_f.beta"] += before
+            return grads
+
+    failures = failed(tiny(Adds))
+    assert set(failures) == {"invariant: used gradients are written over"}
+    assert failures["invariant: used gradients are written over"].name == "dln_f.beta"
+
+
+def test_check_model_sees_ids_written():
+    class Writes(Model):
+        def loss_forward(self, idx, targets=None):
+            found = super().loss_forward(idx, targets)
+            if idx.flags.writeable:
+                idx[0, 0] = (idx[0, 0] + 1) % self.config.V
+            return found
+
+    idx = np.array([[1, 2, 1, 0]])
+    report = check_model(model=tiny(Writes), idx=idx)
+    assert any("forward wrote into inputs['idx']" in line.note for line in report.failures)
+    np.testing.assert_array_equal(idx, [[1, 2, 1, 0]])
+
+
+def test_check_model_takes_targets():
+    targets = np.array([[2, -100, 0, 3]])
+    assert check_model(model=tiny(Model), idx=np.array([[1, 2, 1, 0]]), targets=targets).ok
+
+
+# Projections
+
+IDX_5 = np.array([[1, 2, 2, 5, 9]])
+BLOCKS = {
+    "pre": Config(V=11, T_max=8, d=12, h=3, L=3),
+    "post": Config(V=11, T_max=8, d=12, h=3, L=3, norm="post", tie=False, gelu="exact"),
+}
+
+
+def drawn(kind, config):
+    model = kind(config, 1, dtype="float64")
+    model.params.flat[...] += 0.2 * np.random.default_rng(1).standard_normal(model.params.flat.size)
+    return model
+
+
+def test_projections_pass_and_leave_the_model_alone():
     model = Model(Config(V=11, T_max=8, d=12, h=3, L=2))
     before = model.params.flat.copy()
-    report = check_projections(model, np.array([[1, 2, 2, 5, 9]]), directions=2)
+    report = check_projections(model, IDX_5, directions=2)
     assert report.ok, str(report)
     assert len(report.lines) == 2 * (len(model.params) + 1)
     assert report.notices[0].startswith("the model is float32")
     np.testing.assert_array_equal(model.params.flat, before)
 
 
-def test_projections_find_one_wrong_tensor():
+def test_projections_do_not_hang_on_the_number_of_threads(monkeypatch):
+    model = drawn(Model, BLOCKS["pre"])
+    lines = check_projections(model, IDX_5).lines
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    assert check_projections(model, IDX_5).lines == lines
+
+
+@pytest.mark.parametrize("config", BLOCKS.values(), ids=BLOCKS)
+def test_projections_find_one_wrong_element_of_any_parameter(config):
     class Wrong(Model):
+        wrong = ""
+
         def loss_backward(self, dloss, cache, grads=None):
             g = super().loss_backward(dloss, cache, grads)
-            g["block.0.W_o"][0, 0] *= 1.01
+            largest = np.unravel_index(np.abs(g[self.wrong]).argmax(), g[self.wrong].shape)
+            g[self.wrong][largest] *= 1.001
             return g
 
-    model = Wrong(Config(V=11, T_max=8, d=12, h=3, L=1), dtype="float64")
-    report = check_projections(model, np.array([[1, 2, 2, 5, 9]]))
-    assert {line.name for line in report.failures} == {"⟨dblock.0.W_o, v⟩", "⟨∇L, v⟩"}
+    model = drawn(Wrong, config)
+    for name in model.params:
+        model.wrong = name
+        report = check_projections(model, IDX_5, names=[name, "W_pe" if name != "W_pe" else "ln_f.beta"])
+        assert {line.name for line in report.failures} == {f"⟨d{name}, v⟩", "⟨∇L, v⟩"}, str(report)
+
+
+def test_projections_of_a_forward_that_is_not_the_sum_of_its_blocks():
+    class Penalised(Model):
+        """The loss has a term that no block after the first can see."""
+
+        def loss_forward(self, idx, targets=None):
+            loss, cache = super().loss_forward(idx, targets)
+            penalty = (self.params["block.0.W_o"][0] * self.params["block.2.W_o"][0]).sum() if self.config.L == 3 else 0
+            return loss + penalty, cache
+
+        def loss_backward(self, dloss, cache, grads=None):
+            g = super().loss_backward(dloss, cache, grads)
+            g["block.0.W_o"][0] += dloss * self.params["block.2.W_o"][0]
+            g["block.2.W_o"][0] += dloss * self.params["block.0.W_o"][0]
+            return g
+
+    report = check_projections(drawn(Penalised, BLOCKS["pre"]), IDX_5)
+    assert report.ok, str(report)

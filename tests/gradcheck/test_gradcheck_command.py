@@ -86,7 +86,7 @@ def test_a_diagnosis_reaches_the_terminal(ops_file, capsys):
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("gelux", "no target called 'gelux'; there are embedding, linear"),
+        ("gelux", "no target called 'gelux'; there are embedding, embedding_rows, linear"),
         ("nowhere.py:gelu", "no file nowhere.py"),
         ("FILE:tanh", "has no tanh_forward and no tanh_backward; it has gelu, cube, lonely, strange"),
         ("FILE:lonely", "has no lonely_backward"),
@@ -103,10 +103,11 @@ def test_a_mistake_is_2_and_one_line(ops_file, capsys, target, words):
     assert captured.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("text", ["def f(:\n", "import nothing_of_this_name\n", "1 / 0\n"])
+@pytest.mark.parametrize("text", ["\ndef f(:\n", "\nimport nothing_of_this_name\n", "def f():\n    1 / 0\nf()\n"])
 def test_a_file_that_cannot_be_imported(ops_file, capsys, text):
-    assert command([f"{ops_file(text)}:gelu"]) == 2
-    assert "cannot be imported" in capsys.readouterr().err
+    path = ops_file(text)
+    assert command([f"{path}:gelu"]) == 2
+    assert f"{path}:2 cannot be imported" in capsys.readouterr().err
 
 
 def test_settings_that_make_no_sense(ops_file, tmp_path, capsys):

@@ -69,8 +69,9 @@ def test_one_buffer_for_all_gradients():
         np.multiply(2 * x, dy, out=buffer)
         return buffer
 
-    assert "interleaved calls" not in broken(square, square_backward)
-    assert "linearity" in broken(square, backward)
+    notes = broken(square, backward)
+    assert notes["same bits twice"] == "a second backward overwrites the first one's dx"
+    assert "linearity" in notes
 
 
 def test_state_shared_between_calls():
@@ -125,6 +126,34 @@ def test_ranks():
 
 def test_not_linear_in_the_upstream():
     assert "linearity" in broken(square, lambda dy, x: 2 * x * dy + 1e-6 * dy**2)
+
+
+def test_a_floating_point_warning_is_told():
+    def backward(dy, x):  # right, but cosh overflows on the way
+        return dy * (1 + 1 / np.cosh(400 * np.abs(x) + 700))
+
+    notes = broken(lambda x: (x + 0, x), backward)
+    assert set(notes) == {"no floating-point warning"}
+    assert "backward: overflow encountered in cosh (test_gradcheck_contract.py:" in notes["no floating-point warning"]
+    assert broken(lambda x: (x + 0, x), backward, contract=False) == {}
+
+
+@pytest.mark.parametrize("name", ["linear", "layernorm", "embedding", "head", "cross_entropy", "mlp", "attention"])
+def test_out_must_be_written(name):
+    c = case(name)
+
+    def adds(dout, cache, out=c.backward.__defaults__[0]):
+        """Leave what was in the last array."""
+        last = out[-1] if isinstance(out, tuple) else out
+        before = 0 if last is None else last.copy()
+        grads = c.backward(dout, cache, out)
+        if last is not None:
+            last += before
+        return grads
+
+    assert check(c.forward, c.backward, *c.inputs, kwargs=c.kwargs, names=c.names, invariants=c.invariants).ok
+    report = check(c.forward, adds, *c.inputs, kwargs=c.kwargs, names=c.names, invariants=c.invariants)
+    assert {line.check for line in report.failures} == {"invariant: out= is written"}
 
 
 def test_contract_can_be_left_out():

@@ -7,6 +7,8 @@ from numpy_gpt import Config, Model, ops
 from numpy_gpt.gradcheck import Verdict, check, check_model
 from numpy_gpt.gradcheck.cases import case
 
+X = np.random.default_rng(2).standard_normal((3, 4))
+
 
 def failures(name, backward, check_name="complex step", kwargs=None):
     """Check our op's forward with another backward; return its wrong lines by tensor."""
@@ -87,9 +89,235 @@ def layernorm_backward_without(term):
     return backward
 
 
-@pytest.mark.parametrize(("term", "words"), [("mean", "mean over the last axis"), ("x̂", "term along x̂")])
+@pytest.mark.parametrize(("term", "words"), [("mean", "−mean(upstream · γ)"), ("x̂", "−x̂ · mean")])
 def test_layernorm_term_missing(term, words):
     assert words in failures("layernorm", layernorm_backward_without(term))["dx"].diagnosis
+
+
+def linear_forward(x, W, b):
+    return x @ W + b, (x, W)
+
+
+def square_case():
+    rng = np.random.default_rng(3)
+    return rng.standard_normal((2, 5, 4)), rng.standard_normal((4, 4)), rng.standard_normal(4)
+
+
+def linear_gradients(dy, cache, turned):
+    x, W = cache
+    return dy @ turned(W).T, np.einsum("bti,btj->ij", x, dy), dy.sum((0, 1))
+
+
+def diagnosis_of(forward, backward, *inputs, **settings):
+    """Return the diagnoses of the wrong tensors by name."""
+    report = check(forward, backward, *inputs, contract=False, **settings)
+    return {line.name: line.diagnosis for line in report.failures if line.check == "complex step"}
+
+
+@pytest.mark.parametrize(
+    ("turned", "words"),
+    [(lambda W: W.T, "W is transposed"), (lambda W: W.T.reshape(4, 4), "W is transposed")],
+)
+def test_a_matrix_transposed_inside(turned, words):
+    found = diagnosis_of(linear_forward, lambda dy, c: linear_gradients(dy, c, turned), *square_case())
+    assert words in found["dx"]
+
+
+def test_gradients_of_other_shapes_swapped():
+    def backward(dy, cache):
+        dx, dW, db = ops.linear_backward(dy, cache)
+        return dx, db, dW
+
+    lines = failures("linear", backward)
+    assert lines["dW"].diagnosis.startswith("this is db")
+    assert lines["db"].diagnosis.startswith("this is dW")
+
+
+def test_the_wrong_axis_summed():
+    def backward(dy, cache):
+        dx, dW, _ = ops.linear_backward(dy, cache)
+        return dx, dW, dy.sum(axis=-1).ravel()
+
+    assert "the total is right, but another axis is summed" in failures("linear", backward)["db"].diagnosis
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("gelu_exact", "tanh", "derivative of GELU's tanh form"),
+        ("gelu", "exact", "derivative of GELU's exact form x·Φ(x)"),
+        ("gelu", "sigmoid", "derivative of GELU's form x·σ(1.702 x)"),
+    ],
+)
+def test_another_gelu(name, kind, words):
+    def backward(dy, cache):
+        x = cache[0]
+        s = 1 / (1 + np.exp(-1.702 * x))
+        return {
+            "tanh": ops.gelu_backward(dy, ops.gelu_forward(x)[1]),
+            "exact": ops.gelu_exact_backward(dy, ops.gelu_exact_forward(x)[1]),
+            "sigmoid": dy * (s + 1.702 * x * s * (1 - s)),
+        }[kind]
+
+    assert words in failures(name, backward)["dx"].diagnosis
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        (1, 0, "the term x·φ(x) is missing"),
+        (0, 1, "the term Φ(x) is missing"),
+        (1, -1, "the sign of the term x·φ(x) is flipped"),
+        (0.5, 1, "the term Φ(x) is 0.5 times the right one"),
+    ],
+)
+def test_terms_of_gelu(first, second, words):
+    def backward(dy, cache):
+        x, cdf = cache
+        return dy * (first * cdf + second * x * np.exp(-x * x / 2) / np.sqrt(2 * np.pi))
+
+    assert failures("gelu_exact", backward)["dx"].diagnosis == words
+
+
+def test_half_of_a_product_rule():
+    def forward(x):
+        return x * np.sin(x), x
+
+    x = np.random.default_rng(0).standard_normal((3, 4)) + 2
+    assert "term input · g' is missing" in diagnosis_of(forward, lambda dy, x: dy * np.sin(x), x)["dx"]
+    wrong = diagnosis_of(forward, lambda dy, x: dy * (np.sin(x) + 3 * x * np.cos(x)), x)["dx"]
+    assert "term input · g' is 3 times the right one" in wrong
+
+
+@pytest.mark.parametrize(("eps", "words"), [(1e-6, "ε = 1e-06, where the forward has 1e-05"), (1e-3, "ε = 0.001")])
+def test_wrong_epsilon(eps, words):
+    def backward(dy, cache):
+        xhat, rstd, gamma = cache
+        return ops.layernorm_backward(dy, (xhat, (rstd**-2 - 1e-5 + eps) ** -0.5, gamma))
+
+    assert words in failures("layernorm", backward)["dx"].diagnosis
+
+
+def test_rows_by_factors():
+    def backward(dy, cache):
+        xhat, rstd, gamma = cache
+        return ops.layernorm_backward(dy, (xhat, np.ones_like(rstd), gamma))
+
+    assert "each row is a number of its own" in failures("layernorm", backward)["dx"].diagnosis
+
+
+def softmax_rows(logits):
+    e = np.exp(logits - logits.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ("shifted", "off by one: the gradient takes targets shifted by"),
+        ("ignored", "wrong only where targets is negative"),
+        ("no target", "the −1 at the target is missing"),
+        ("probabilities twice", "softmax(logits) is 2 times the right one"),
+    ],
+)
+def test_mistakes_of_the_loss(mistake, words):
+    c = case("cross_entropy")
+    logits, targets = c.inputs
+
+    def backward(dloss, cache):
+        counted = targets >= 0
+        probs = softmax_rows(logits)
+        used = np.roll(targets, 1, axis=-1) if mistake == "shifted" else targets
+        one_hot = (np.arange(logits.shape[-1]) == used[..., None]) * (mistake != "no target")
+        dlogits = (1 + (mistake == "probabilities twice")) * probs - one_hot
+        if mistake != "ignored":
+            dlogits *= counted[..., None]
+        return dloss * dlogits / counted.sum()
+
+    report = check(c.forward, backward, *c.inputs, contract=False)
+    assert words in report.failures[0].diagnosis
+
+
+@pytest.mark.parametrize(
+    ("mix", "words"),
+    [
+        (lambda q, k, v: (q, q, v), "the upstream of output 1 is not used, that of output 0 stands in its order"),
+        (lambda q, k, v: (q, v, k), "the upstreams of outputs 1 and 2 are swapped"),
+        (lambda q, k, v: (q, k, 0 * v), "the upstream of output 2 is missing"),
+        (lambda q, k, v: (2 * q, k, v), "the upstream of output 0 has another factor, 2"),
+        (
+            lambda q, k, v: (q, np.roll(k, 1, -2), v),
+            "off by one: the upstream of output 1 is shifted by 1 along axis 2",
+        ),
+    ],
+)
+def test_an_upstream_mixed_up(mix, words):
+    def backward(dqkv, cache):
+        return ops.qkv_backward(mix(*dqkv), cache)
+
+    assert words in failures("qkv", backward, kwargs={"h": 3})["dx"].diagnosis
+
+
+def test_one_place_of_several_counts():
+    def backward(dx, cache):
+        return ops.embedding_backward(dx, cache)[0], np.vstack([dx[-1], 0 * dx[0, :1]])
+
+    diagnosis = failures("embedding", backward)["dW_pe"].diagnosis
+    assert "the upstream counts at the last place of axis 0 only" in diagnosis
+
+
+def test_a_factor_left_out():
+    assert "this is x itself: a factor is left out" in diagnosis_of(lambda x: (x**2, x), lambda dy, x: x, X)["dx"]
+    c = case("layernorm")
+    y = c.forward(*c.inputs)[0]
+
+    def of_output(dy, cache):
+        dx, _, dbeta = ops.layernorm_backward(dy, cache)
+        return dx, (dy * y).sum((0, 1)), dbeta
+
+    assert "this is Σ upstream · the output over the rows" in failures("layernorm", of_output)["dgamma"].diagnosis
+
+
+def test_the_skip_path():
+    def forward(x, w):
+        return x + w * np.tanh(x), (x, w)
+
+    def backward(dy, cache, skip=1, branch=1):
+        x, w = cache
+        return dy * (skip + branch * w * (1 - np.tanh(x) ** 2)), (dy * np.tanh(x)).sum(0)
+
+    w = np.linspace(0.5, 2, 4)
+    assert diagnosis_of(forward, backward, X, w) == {}
+    found = diagnosis_of(forward, lambda dy, c: backward(dy, c, skip=0), X, w)["dx"]
+    assert found == "the skip path, the upstream as it is, is missing"
+    found = diagnosis_of(forward, lambda dy, c: backward(dy, c, branch=-1), X, w)["dx"]
+    assert found == "the sign of the branch beside the skip path is flipped"
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"), [(2, "is 2 times"), (-1, "the sign of the tied term, the embedding's share")]
+)
+def test_the_tied_term_has_another_factor(factor, words):
+    class Model1(Model):
+        def backward(self, dlogits, cache, grads=None):
+            g = super().backward(dlogits, cache, grads)
+            if self.config.tie:
+                _, dW_te = ops.head_backward(dlogits, cache[-1])
+                g["W_te"][...] = dW_te + factor * (g["W_te"] - dW_te)
+            return g
+
+    model = Model1(Config(V=5, T_max=4, d=4, h=2, L=1), seed=None, dtype="float64")
+    model.params.flat[:] = np.random.default_rng(0).standard_normal(model.params.flat.size)
+    report = check_model(model=model, idx=np.array([[1, 2, 2, 0]]))
+    assert words in next(line for line in report.failures if line.check == "complex step").diagnosis
+
+
+def test_nothing_is_said_where_nothing_fits():
+    rng = np.random.default_rng(5)
+    for name in ("gelu", "softmax", "layernorm", "linear", "attend", "cross_entropy", "qkv", "embedding"):
+        noise = changed(name, 0, lambda g: g + rng.standard_normal(g.shape))
+        for line in failures(name, noise).values():
+            assert line.diagnosis == "", line.message()
 
 
 def attend_backward_without_scale(dout, cache):

@@ -26,7 +26,10 @@ CORNER_TARGETS = sorted({target for planted in PLANTED for target in planted.tar
 
 
 def representatives(per_kind=3):
-    """For every kind of fault, the last mutant of about per_kind functions, each kind beginning at another one."""
+    """For every kind of fault, the last mutant of about per_kind functions, each kind beginning at another one.
+
+    A function that this leaves out has its first mutant.
+    """
     of_kind = {}
     for mutant in ALL:
         of_kind.setdefault(mutant.fault, {})[mutant.function] = mutant
@@ -35,7 +38,8 @@ def representatives(per_kind=3):
         candidates = list(of_kind[fault].values())
         step = max(1, len(candidates) // per_kind)
         chosen += candidates[number % step :: step]
-    return chosen
+    left_out = [function for function in FUNCTIONS if function not in {mutant.function for mutant in chosen}]
+    return chosen + [mutants(function)[0] for function in left_out]
 
 
 REPRESENTATIVES = representatives()

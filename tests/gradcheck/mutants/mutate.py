@@ -48,7 +48,7 @@ class Mutant:
 
 
 # What decides the size of a block or tile, made so small that small inputs need several.
-SMALL = {"TILE": 3, "BLOCK_SIZE": 8, "LOSS_BLOCK": 10}
+SMALL = {"TILE": 3, "BLOCK_SIZE": 8, "MANY": 1, "LOSS_BLOCK": 10}
 
 
 def namespace(small_blocks: bool = False, function: str = "", source: str = "") -> dict:
@@ -253,7 +253,7 @@ def out_of_bounds(definition: ast.FunctionDef) -> set[int]:
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr in ("reshape", "full", "zeros", "asarray"):
                 parts = [*node.args, *node.keywords]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "array_module":
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("array_module", "one_block"):
             parts = [*node.args]
         elif isinstance(node, (ast.Subscript, ast.Assign)):
             reads_shape = isinstance(node, ast.Subscript) and "shape" in ast.unparse(node.value)
@@ -488,9 +488,9 @@ def faults_of_call(node: ast.Call) -> Iterator[Fault]:
             other = copy.deepcopy(node)
             other.func.attr = {"sum": "mean", "mean": "sum"}[name]
             yield "wrong-reduction", other
-        case ast.Attribute(attr="multiply"), [a, b]:
+        case ast.Attribute(value=xp, attr="multiply"), [a, b]:
             yield "drop-factor", parse(f"{a} * 1.0")
-            yield "drop-factor", parse(f"({b}) * xp.ones_like({a})")
+            yield "drop-factor", parse(f"({b}) * {ast.unparse(xp)}.ones_like({a})")
         case ast.Attribute(attr="matmul"), [a, b]:
             whole = f"xp.matmul({a}, {b})"
             yield "transpose-lost", parse(f"{whole}.T")

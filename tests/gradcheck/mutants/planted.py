@@ -71,15 +71,15 @@ PLANTED = [
     Planted(
         "the tied matrix gets the head's share alone",
         "Model.backward",
-        [("g['W_te'] += dW_te", "pass")],
-        "the embedding's share has to be added",
+        [("g['W_te'][ids] += rows", "pass")],
+        "the embedding's share, is missing",
         ["model"],
     ),
     Planted(
         "the tied matrix gets the embedding's share alone",
         "Model.backward",
-        [("g['W_te'] += dW_te", "g['W_te'] = dW_te")],
-        "the head's share has to be added",
+        [("g['W_te'][ids] += rows", "g['W_te'][...] = 0; g['W_te'][ids] = rows")],
+        "the head's share, is missing",
         ["model"],
     ),
     # Attention
@@ -172,8 +172,8 @@ PLANTED = [
         "gelu_backward",
         [
             (
-                "dx = x * x\n",
-                "return gelu_exact_backward(dy, (x, 0.5 * (1 + erf(x / math.sqrt(2)))))\n    dx = x * x\n",
+                "x, t = cache",
+                "x, t = cache\n    return gelu_exact_backward(dy, (x, 0.5 * (1 + erf(x / math.sqrt(2)))))",
             )
         ],
         "GELU|gelu|tanh|right to",
@@ -183,9 +183,9 @@ PLANTED = [
         "gelu_backward",
         [
             (
-                "dx = x * x\n",
-                "s = 1 / (1 + array_module(x).exp(-1.702 * x))\n    return dy * (s + 1.702 * x * s * (1 - s))\n"
-                "    dx = x * x\n",
+                "x, t = cache",
+                "x, t = cache\n    s = 1 / (1 + array_module(x).exp(-1.702 * x))\n"
+                "    return dy * (s + 1.702 * x * s * (1 - s))",
             )
         ],
         "GELU|gelu|tanh|right to",
@@ -221,7 +221,7 @@ PLANTED = [
         "the variance divided by d − 1 in the backward",
         "layernorm_backward",
         [("row_dot(dx, xhat) / d", "row_dot(dx, xhat) / (d - 1)")],
-        "another factor",
+        "times the right one",
     ),
     Planted(
         "another ε in the backward",
@@ -239,7 +239,7 @@ PLANTED = [
         "dgamma from the output, not from x̂",
         "layernorm_backward",
         [("(dy * xhat)", "(dy * (xhat * gamma))")],
-        "the output",
+        "gamma times the right one",
     ),
     Planted(
         "a constant row gives NaN: no ε in the forward",
