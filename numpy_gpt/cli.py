@@ -12,6 +12,10 @@ from typing import Any, get_args, get_type_hints
 
 from . import __version__
 
+WEIGHTS_HELP = (
+    "a checkpoint or its folder, a folder of Hugging Face's, or a name there ('gpt2'); default: the newest in runs/"
+)
+
 
 def train(args: argparse.Namespace) -> int:
     from rich.console import Console
@@ -70,11 +74,26 @@ def budget(args: argparse.Namespace) -> int:
     from .budget import command
     from .config import Config
 
-    sizes = {name: getattr(args, name) for name in ("V", "T_max", "d", "h", "L")}
-    changes = {name: size for name, size in sizes.items() if size is not None}
-    config = Config.preset(args.preset, **changes, norm=args.norm, tie=args.tie, gelu=args.gelu)
+    config = Config.preset(args.preset, **given_sizes(args), norm=args.norm, tie=args.tie, gelu=args.gelu)
     T = config.T_max if args.T is None else args.T
     return command(config, args.B, T, args.dtype, args.tokens, args.rate, args.json)
+
+
+def time(args: argparse.Namespace) -> int:
+    from .config import Config
+    from .profiling.command import command
+
+    config = Config.preset(args.preset or ("mini" if args.sweep else "gpt2"), **given_sizes(args))
+    B, T = (2, 128) if args.sweep else (4, 64)
+    B = B if args.B is None else args.B
+    T = min(T, config.T_max) if args.T is None else args.T
+    return command(config, B, T, args.dtype, args.device, args.repeats, args.json, args.plot, args.sweep)
+
+
+def explore(args: argparse.Namespace) -> int:
+    from .explorer import command
+
+    return command(args.preset, args.open)
 
 
 def exercise(args: argparse.Namespace) -> int:
@@ -87,11 +106,27 @@ def exercise(args: argparse.Namespace) -> int:
     return exercises.check(args.file, args.hint)
 
 
+def lab(args: argparse.Namespace) -> int:
+    from . import labs
+
+    if args.action == "list":
+        return labs.list_labs()
+    return labs.run(args.names, args.seed, args.plot, args.json)
+
+
 def convert(args: argparse.Namespace) -> int:
-    from .pretrained import convert
+    from .convert import convert
 
     print(f"Wrote {convert(args.source, args.target, args.overwrite)}")
     return 0
+
+
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Tells the default of each flag that has one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        has_none = action.default in (None, "") or action.default is False
+        return action.help if has_none else super()._get_help_string(action)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -105,9 +140,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def command(name: str, run: Any, help: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(
-            name, help=help, description=help, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-        )
+        sub = commands.add_parser(name, help=help, description=help, formatter_class=HelpFormatter)
         sub.set_defaults(run=run)
         return sub
 
@@ -134,7 +167,7 @@ def parser() -> argparse.ArgumentParser:
     )
 
     sub = command("sample", sample, "continue a prompt with a trained model")
-    sub.add_argument("checkpoint", nargs="?", help="a checkpoint, or its folder; default: the newest in runs/")
+    sub.add_argument("checkpoint", nargs="?", help=WEIGHTS_HELP)
     sub.add_argument("--prompt", default="", help="text to continue; empty begins with the tokenizer's start token")
     sub.add_argument("--interactive", action="store_true", help="ask for prompt after prompt, until Ctrl-D")
     sub.add_argument("--n", type=int, default=500, help="tokens to draw")
@@ -146,7 +179,7 @@ def parser() -> argparse.ArgumentParser:
 
     sub = command("evaluate", evaluate, "measure how well a trained model predicts a text")
     sub.add_argument("text", help="'stdlib', 'shakespeare', or a UTF-8 file")
-    sub.add_argument("--checkpoint", help="a checkpoint, or its folder; default: the newest in runs/")
+    sub.add_argument("--checkpoint", help=WEIGHTS_HELP)
     sub.add_argument("--stride", type=int, help="tokens from one window to the next; default: half of T_max")
     sub.add_argument("--B", type=int, default=4, help="windows at a time")
     sub.add_argument("--device", default="cpu", help="'cpu' or 'cuda'")
@@ -180,16 +213,18 @@ def parser() -> argparse.ArgumentParser:
     action.add_argument("file")
     action.add_argument("--hint", type=int, choices=(1, 2, 3), default=0, help="print one of three hints")
 
+    sub = command("lab", lab, "measure the lesson's claims: each printed beside what is found")
+    actions = sub.add_subparsers(dest="action", metavar="list|run", required=True)
+    actions.add_parser("list", help="print every lab, its section of the lesson and its claim")
+    action = actions.add_parser("run", help="measure, in seconds, what one lab or several claim, or all")
+    action.add_argument("names", nargs="+", metavar="NAME", help="as `numpy-gpt lab list` prints it, or 'all'")
+    action.add_argument("--seed", type=int, default=0, help="decides what is drawn: weights, batches, inputs")
+    action.add_argument("--plot", metavar="FOLDER", help="also draw each lab's picture, FOLDER/NAME.png")
+    action.add_argument("--json", action="store_true", help="print JSON")
+
     sub = command("budget", budget, "count a model's shapes, parameters, FLOPs and bytes, exactly")
     sub.add_argument("--preset", default="gpt2", help="model size: " + ", ".join(PRESETS))
-    for name, what in (
-        ("V", "vocabulary"),
-        ("T_max", "longest sequence"),
-        ("d", "width"),
-        ("h", "heads"),
-        ("L", "blocks"),
-    ):
-        sub.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"{what}; default: the preset's")
+    add_sizes(sub)
     sub.add_argument("--B", type=int, default=1, help="batch")
     sub.add_argument("--T", type=int, help="sequence length; default: T_max")
     sub.add_argument("--norm", default="pre", help="'pre' or 'post'")
@@ -200,11 +235,46 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--rate", type=float, help="GFLOP/s reached, to tell how long that takes")
     sub.add_argument("--json", action="store_true", help="print JSON")
 
+    sub = command("time", time, "measure a training step op by op, beside what is counted and what the machine can do")
+    sub.add_argument("--sweep", action="store_true", help="measure how the cost grows with d, L, T and B instead")
+    sub.add_argument("--preset", help="model size: " + ", ".join(PRESETS) + "; default: gpt2, for a sweep mini")
+    add_sizes(sub)
+    sub.add_argument("--B", type=int, help="batch; default: 4, for a sweep 2")
+    sub.add_argument("--T", type=int, help="sequence length, at most T_max; default: 64, for a sweep 128")
+    sub.add_argument("--dtype", default="float32", help="'float32' or 'float64'")
+    sub.add_argument("--device", default="cpu", help="'cpu' or 'cuda'")
+    sub.add_argument(
+        "--repeats", type=int, default=5, help="turns that count, after one to warm up; a turn is two steps or more"
+    )
+    sub.add_argument("--plot", metavar="FILE", help="also draw a picture: .png, .pdf or .svg")
+    sub.add_argument("--json", action="store_true", help="print JSON")
+
+    sub = command("explore", explore, "open the page of shapes and budget, with a slider for every size")
+    sub.add_argument("--preset", help="model size to open it at: " + ", ".join(PRESETS))
+    sub.add_argument("--open", action=argparse.BooleanOptionalAction, default=True, help="open it in the browser")
+
     sub = command("convert", convert, "bring GPT-2's weights from Hugging Face's files to a checkpoint, or back")
-    sub.add_argument("source", help="a folder of Hugging Face's, a name there ('gpt2'), or a checkpoint of ours")
+    sub.add_argument(
+        "source", help="a folder of Hugging Face's, a name there ('gpt2'), or our checkpoint or its folder"
+    )
     sub.add_argument("target", help="the checkpoint to write, or the folder if the source is a checkpoint")
     sub.add_argument("--overwrite", action="store_true", help="replace what target holds already")
     return top
+
+
+SIZES = {"V": "vocabulary", "T_max": "longest sequence", "d": "width", "h": "heads", "L": "blocks"}
+
+
+def add_sizes(sub: argparse.ArgumentParser) -> None:
+    """Give sub one flag for each size of a model, in the lesson's letters."""
+    for name, what in SIZES.items():
+        flag = "--" + name.replace("_", "-")
+        sub.add_argument(flag, type=int, default=argparse.SUPPRESS, help=f"{what}; default: the preset's")
+
+
+def given_sizes(args: argparse.Namespace) -> dict[str, int]:
+    """Return, by letter, the sizes that were given."""
+    return {name: getattr(args, name) for name in SIZES if hasattr(args, name)}
 
 
 def add_flags(sub: argparse.ArgumentParser, settings: type, title: str) -> None:
