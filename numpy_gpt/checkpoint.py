@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,14 +25,14 @@ from .config import Config
 from .model import Model
 from .optim import AdamW
 from .parameters import Parameters
+from .stored import StoredTensor, check_finite, naming, read_header
 
 HEADER = "numpy_gpt"  # the one key of the file's own metadata; several would come in an order that varies
 FORMAT = 2
 FORMAT_WITHOUT_CHECKSUM = 1  # parameters alone; still read
 MOMENTS = ("adam.m.", "adam.v.")  # what stands before a parameter's name in the names of its moments
-DTYPES = {"F32": "<f4", "F64": "<f8"}
+DTYPES = {"F32": "float32", "F64": "float64"}
 LARGEST_SIZE = 2**20  # of V, T_max, d, h, L: keeps a file made to hurt from costing time and memory
-LARGEST_HEADER = 2**25  # bytes: GPT-2 XL's, with moments, takes 200,000
 
 
 @contextmanager
@@ -109,7 +108,7 @@ def save_checkpoint(path: Path | str, model: Model, optimiser: AdamW | None = No
     digest = _digest(header)
     for name, tensor in tensors.items():
         try:
-            _check_finite(name, tensor)
+            check_finite(name, tensor)
         except ValueError as error:
             raise FloatingPointError(f"{path}: not written, because {error}") from error
         digest.update(tensor)
@@ -147,7 +146,9 @@ def read_checkpoint(path: Path | str, xp: ModuleType = np, with_moments: bool = 
     ours, or has no moments though they are asked for; where a parameter is missing, unknown, not
     finite, or of another shape or dtype than its config says; and where the checksum is another.
     """
-    with _open(Path(path)) as (tensors, header):
+    path = Path(path)
+    tensors, header = _read_header(path)
+    with naming(path):
         digest = _digest(header)
         expected = header.pop("sha256", None)
         if expected is None and header["format"] != FORMAT_WITHOUT_CHECKSUM:
@@ -178,63 +179,20 @@ def read_metadata(path: Path | str) -> dict[str, Any]:
 
     Raises ValueError, naming the file, where its header is damaged or not one of ours.
     """
-    with _open(Path(path)) as (_, header):
-        return header
+    _, header = _read_header(Path(path))
+    return header
 
 
-class StoredTensor(NamedTuple):
-    """Where one tensor's numbers lie in a file, and as what."""
-
-    file: Path
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-
-    def read(self) -> np.ndarray:
-        """Return the numbers; dtype must be one of DTYPES."""
-        numbers = np.fromfile(self.file, DTYPES[self.dtype], math.prod(self.shape), offset=self.offset)
-        return numbers.reshape(self.shape)
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[tuple[dict[str, StoredTensor], dict[str, Any]]]:
-    """Yield the tensors of the checkpoint at path, none read yet, and our header in it.
-
-    Whatever is wrong, here and in the body, becomes a ValueError of one line that names path.
-    """
-    from safetensors import SafetensorError, safe_open
-
+def _read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
+    """Return the tensors of the checkpoint at path, none read yet, and our own header in it."""
     if not path.is_file():
         raise ValueError(f"{path}: no such checkpoint")
-    try:
-        with path.open("rb") as start:
-            length = int.from_bytes(start.read(8), "little")
-            if length > LARGEST_HEADER:
-                raise ValueError(f"not a checkpoint of numpy_gpt: its header would take {length:,} bytes")
-            with safe_open(path, framework="numpy") as file:  # checks the header: its length, every shape and offset
-                metadata = file.metadata() or {}
-            entries = json.loads(start.read(length))
+    tensors, metadata = read_header(path)
+    with naming(path):
         header = json.loads(metadata.get(HEADER, "{}"))
         if not isinstance(header, dict) or header.get("format") not in (FORMAT_WITHOUT_CHECKSUM, FORMAT):
             raise ValueError(f"not a checkpoint of numpy_gpt, format {FORMAT}")
-        entries.pop("__metadata__", None)
-        yield (
-            {
-                name: StoredTensor(path, entry["dtype"], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
-                for name, entry in entries.items()
-            },
-            header,
-        )
-    except (ValueError, SafetensorError, RecursionError) as error:
-        raise ValueError(f"{path}: {_one_line(error)}") from error
-    except OSError as error:
-        raise ValueError(f"{path}: cannot read it: {error.strerror or error}") from error
-
-
-def _one_line(error: Exception) -> str:
-    """Return the error's text, which may quote the file, as one short line of printable characters."""
-    text = " ".join(str(error).split())
-    return "".join(character if character.isprintable() else "?" for character in text)[:300]
+    return tensors, header
 
 
 def _digest(header: dict[str, Any]) -> Any:
@@ -250,16 +208,9 @@ def _read_tensors(
     for name in names:
         numbers = tensors[prefix + name].read()
         digest.update(numbers)
-        _check_finite(prefix + name, numbers)
+        check_finite(prefix + name, numbers)
         if into is not None:
             into[name] = into.xp.asarray(numbers)
-
-
-def _check_finite(name: str, numbers: np.ndarray) -> None:
-    finite = np.isfinite(numbers)
-    if not finite.all():
-        place = np.unravel_index(finite.argmin(), numbers.shape)
-        raise ValueError(f"{name} is {numbers[place]} at [{', '.join(map(str, place))}]")
 
 
 def _dtype(tensors: dict[str, StoredTensor]) -> str:
@@ -271,7 +222,7 @@ def _dtype(tensors: dict[str, StoredTensor]) -> str:
 
 def _check_shapes(tensors: dict[str, StoredTensor], config: dict[str, Any], prefixes: tuple[str, ...]) -> None:
     """Raise ValueError unless there are the config's parameters, before anything is made of their size."""
-    for name in ("V", "T_max", "d", "h", "L", "eps"):
+    for name in ("V", "T_max", "d", "h", "L"):
         if isinstance(config.get(name), int) and config[name] > LARGEST_SIZE:
             raise ValueError(f"Config.{name} is {config[name]}, above {LARGEST_SIZE}")
     if isinstance(config.get("L"), int) and config["L"] > len(tensors):

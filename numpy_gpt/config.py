@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from dataclasses import asdict, dataclass, fields
 from numbers import Integral, Real
 from typing import Any
@@ -48,8 +48,8 @@ class Config:
         for name, choices in (("norm", ("pre", "post")), ("gelu", ("tanh", "exact"))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"Config.{name} must be one of {choices}, got {getattr(self, name)!r}")
-        if isinstance(self.eps, bool) or not isinstance(self.eps, Real) or not 0 < self.eps < math.inf:
-            raise ValueError(f"Config.eps must be a finite number above 0, got {self.eps!r}")
+        if isinstance(self.eps, bool) or not isinstance(self.eps, Real) or not 0 < self.eps <= sys.float_info.max:
+            raise ValueError(f"Config.eps must be a finite number above 0, got {self.eps!r:.80}")
         if self.d % self.h:
             below = (h for h in range(min(self.h, self.d), 0, -1) if self.d % h == 0)
             above = (h for h in range(self.h, self.d + 1) if self.d % h == 0)

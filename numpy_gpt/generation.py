@@ -21,29 +21,41 @@ def next_token_probabilities(
         p = softmax(logits / temperature), kept on the top_k likeliest tokens, then on the fewest
         likeliest tokens that together hold at least top_p of what is left; divided by their sum
 
-    temperature 0 puts everything on the largest logit (the first of equals). top_k above V keeps all.
+    temperature 0 puts everything on the largest logit. top_k above V keeps all. Of equals, the first come first.
     Source: Fan, Lewis & Dauphin, 2018 (top-k); Holtzman et al., 2020 (top-p).
 
-    Raises ValueError for temperature < 0, top_k < 1, top_p outside 0 < top_p ≤ 1, or a logit
-    that is nan.
+    Raises ValueError for temperature < 0, top_k < 1, top_p outside 0 < top_p ≤ 1, or a largest logit
+    that is not finite.
     """
     check_sampling(temperature, top_k, top_p)
-    logits = np.asarray(logits, dtype=np.float64)
-    if np.isnan(logits).any():
-        raise ValueError(f"logits[{np.flatnonzero(np.isnan(logits))[0]}] is nan")
-    order = np.argsort(-logits, kind="stable")  # likeliest first
+    logits = np.asarray(logits)
+    best = int(logits.argmax())  # the first of equals; the first nan, where there is one
+    if not np.isfinite(logits[best]):
+        raise ValueError(f"logits[{best}] is {logits[best]}")
     if temperature == 0:
-        kept, p = order[:1], np.ones(1)
-    else:
-        kept = order[:top_k]
-        p = np.exp((logits[kept] - logits[order[0]]) / temperature)
-        p /= p.sum()
-        if top_p is not None:
-            n = int(np.searchsorted(np.cumsum(p), top_p * (1 - 1e-12))) + 1
-            kept, p = kept[:n], p[:n]
-    probabilities = np.zeros(logits.shape)
-    probabilities[kept] = p / p.sum()
-    return probabilities
+        p = np.zeros(logits.shape)
+        p[best] = 1
+        return p
+    p = np.exp((logits.astype(np.float64) - logits[best]) / temperature)
+    p /= p.sum()
+    if top_k is not None:
+        p = keep_largest(p, top_k)
+    if top_p is not None:
+        likeliest = np.sort(p)[::-1]
+        p = keep_largest(p, int(np.searchsorted(np.cumsum(likeliest), top_p * (1 - 1e-12))) + 1)
+    return p
+
+
+def keep_largest(p: np.ndarray, n: int) -> np.ndarray:
+    """Return p (V,) with all but its n largest set to 0, divided by their sum; of equals, the first are kept."""
+    if n >= p.size:
+        return p
+    smallest = np.partition(p, -n)[-n]  # of those kept
+    kept = p > smallest
+    equals = np.flatnonzero(p == smallest)
+    kept[equals[: n - np.count_nonzero(kept)]] = True
+    p = np.where(kept, p, 0)
+    return p / p.sum()
 
 
 def check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:

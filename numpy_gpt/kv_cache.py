@@ -7,16 +7,27 @@ every weight is read once a token. The model's own forward knows nothing of this
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from .backend import Array, array_module
 from .model import Model
-from .ops import head_forward, layernorm_forward, linear_forward, merge_heads, mlp_forward, qkv_forward, softmax_forward
+from .ops import head_forward, merge_heads
 from .ops.checks import check_ids
+from .ops.mlp import GELU
 
 QUERY_BLOCK = 128  # queries at a time: their scores fit the processor's cache, and few are computed to be masked
+
+
+class Queries(NamedTuple):
+    """Some of the new positions: which, how many slots they may see, and where in them (None: everywhere)."""
+
+    t: slice
+    n: int
+    seen: Array | None  # (B, 1, T, n)
 
 
 class KVCache:
@@ -26,7 +37,7 @@ class KVCache:
         logits = cache.forward(idx)              # (2, T, V), as model.forward(idx) gives them
         logits = cache.forward(next_idx, last=1) # (2, 1, V), each row read on from where it was
 
-    k, v     a pair for each block, (B, h, T_max, d_head): slot t belongs to position t of its row
+    kv       (L, 2, B, h, T_max, d_head): each block's keys and values; slot t belongs to position t of its row
     lengths  (B,) the positions of each row that are filled, at most T_max; they may differ
 
     Positions are absolute (W_pe), so a full row has no room to slide: begin it anew. The cache
@@ -42,10 +53,8 @@ class KVCache:
             raise ValueError("a key/value cache needs Config.causal = True; without the mask, use model.forward")
         if B < 1:
             raise ValueError(f"B must be at least 1, got {B}")
-        shape = (B, config.h, config.T_max, config.d_head)
         # Zeros, as what a short row has not filled meets probability 0, and 0 times garbage may be nan.
-        self.k = [model.xp.zeros(shape, model.dtype) for _ in range(config.L)]
-        self.v = [model.xp.zeros(shape, model.dtype) for _ in range(config.L)]
+        self.kv = model.xp.zeros((config.L, 2, B, config.h, config.T_max, config.d_head), model.dtype)
         self.lengths = np.zeros(B, dtype=np.int64)
         self.model = model
 
@@ -65,16 +74,19 @@ class KVCache:
         idx = xp.asarray(idx)
         counts = self._check(idx, counts, last)
         check_ids(idx, config.V, "idx")
-        T = idx.shape[1]
-        positions = xp.asarray(np.minimum(self.lengths[:, None] + np.arange(T), config.T_max - 1))  # (B, T)
-        x = p["W_te"][idx] + p["W_pe"][positions]  # (B, T, d)
+        B, T = idx.shape
+        positions = np.minimum(self.lengths[:, None] + np.arange(T), config.T_max - 1)  # (B, T)
+        queries = self._queries(positions)
+        x = p["W_te"][idx] + p["W_pe"][xp.asarray(positions)]  # (B, T, d)
+        x = x.reshape(B * T, config.d)  # rows, so that every product below reads its weights once
         for number in range(config.L):
-            x = self._block(x, p.block(number), number, positions, counts)  # (B, T, d)
+            x = self._block(x, p.block(number), self.kv[number], queries, counts.tolist())  # (B·T, d)
         self.lengths += counts
+        x = x.reshape(B, T, config.d)
         if last is not None:
             columns = counts[:, None] + np.arange(-last, 0)  # (B, last)
-            x = x[xp.arange(len(counts))[:, None], xp.asarray(columns)]  # (B, last, d)
-        x, _ = layernorm_forward(x, p["ln_f.gamma"], p["ln_f.beta"], config.eps)
+            x = x[xp.arange(B)[:, None], xp.asarray(columns)]  # (B, last, d)
+        x = layernorm(x, p["ln_f.gamma"], p["ln_f.beta"], config.eps)
         logits, _ = head_forward(x, p["W_te" if config.tie else "W_head"])
         return logits
 
@@ -94,65 +106,94 @@ class KVCache:
             raise ValueError(f"last must lie in 1..{counts.min()}, the fewest tokens of a row, got {last}")
         return counts.astype(np.int64)
 
-    def _block(self, x: Array, p: dict[str, Array], number: int, positions: Array, counts: np.ndarray) -> Array:
-        """One block of the model, (B, T, d) -> (B, T, d), pre-norm or post-norm (lesson §4)."""
+    def _queries(self, positions: np.ndarray) -> list[Queries]:
+        """Cut the new positions (B, T) into blocks of queries: the causal mask of lesson §2, row by row of the text."""
+        xp, blocks = self.model.xp, []
+        for first in range(0, positions.shape[1], QUERY_BLOCK):
+            t = slice(first, first + QUERY_BLOCK)
+            n = int(positions[:, t].max()) + 1
+            seen = np.arange(n) <= positions[:, None, t, None]  # (B, 1, T, n)
+            blocks.append(Queries(t, n, None if seen.all() else xp.asarray(seen)))
+        return blocks
+
+    def _block(self, x: Array, p: dict[str, Array], past: Array, queries: list[Queries], counts: list[int]) -> Array:
+        """One block of the model, (B·T, d) -> (B·T, d), pre-norm or post-norm (lesson §4)."""
         config = self.model.config
-
-        def ln(x: Array, name: str) -> Array:
-            return layernorm_forward(x, p[f"{name}.gamma"], p[f"{name}.beta"], config.eps)[0]
-
-        def mlp(x: Array) -> Array:
-            return mlp_forward(x, p["W_1"], p["b_1"], p["W_2"], p["b_2"], config.gelu)[0]
-
-        def attn(x: Array) -> Array:
-            return self._attention(x, p, number, positions, counts)
-
+        ln_1, ln_2 = (p["ln_1.gamma"], p["ln_1.beta"], config.eps), (p["ln_2.gamma"], p["ln_2.beta"], config.eps)
         if config.norm == "post":
-            x = ln(x + attn(x), "ln_1")
-            return ln(x + mlp(x), "ln_2")
-        x = x + attn(ln(x, "ln_1"))
-        return x + mlp(ln(x, "ln_2"))
+            x = layernorm(x + self._attention(x, p, past, queries, counts), *ln_1)
+            return layernorm(x + mlp(x, p, config.gelu), *ln_2)
+        x = x + self._attention(layernorm(x, *ln_1), p, past, queries, counts)
+        return x + mlp(layernorm(x, *ln_2), p, config.gelu)
 
-    def _attention(self, x: Array, p: dict[str, Array], number: int, positions: Array, counts: np.ndarray) -> Array:
-        """Write the new keys and values into their slots; attend from the new queries to all so far."""
-        config, T = self.model.config, x.shape[1]
-        (q, k, v), _ = qkv_forward(x, p["W_qkv"], p["b_qkv"], config.h)  # each (B, h, T, d_head)
-        for row, (start, n) in enumerate(zip(self.lengths.tolist(), counts.tolist())):
-            self.k[number][row, :, start : start + n] = k[row, :, :n]
-            self.v[number][row, :, start : start + n] = v[row, :, :n]
+    def _attention(
+        self, x: Array, p: dict[str, Array], past: Array, queries: list[Queries], counts: list[int]
+    ) -> Array:
+        """Write the new keys and values into their slots of the past; attend from the new queries to all of it."""
+        _, B, h, _, d_head = past.shape
+        qkv = linear(x, p["W_qkv"], p["b_qkv"])  # (B·T, 3d)
+        qkv = qkv.reshape(B, -1, 3, h, d_head).transpose(2, 0, 3, 1, 4)  # (3, B, h, T, d_head), a view
+        for row, (start, n) in enumerate(zip(self.lengths.tolist(), counts)):
+            past[:, row, :, start : start + n] = qkv[1:, row, :, :n]
         blocks = []
-        for first in range(0, T, QUERY_BLOCK):
-            t = slice(first, min(first + QUERY_BLOCK, T))
-            filled = slice(0, min(int(self.lengths.max()) + t.stop, config.T_max))  # what the last of t may see
-            past_k, past_v = self.k[number][:, :, filled], self.v[number][:, :, filled]  # views
-            blocks.append(attend_to_past(q[:, :, t], past_k, past_v, positions[:, t], config.scale))
-        out = array_module(x).concatenate(blocks, axis=2)  # (B, h, T, d_head)
-        out, _ = linear_forward(merge_heads(out), p["W_o"], p["b_o"])  # (B, T, d)
-        return out
+        for t, n, seen in queries:
+            k, v = past[:, :, :, :n]  # each (B, h, n, d_head), a view
+            blocks.append(attend_to_past(qkv[0, :, :, t], k, v, seen, self.model.config.scale))
+        out = blocks[0] if len(blocks) == 1 else array_module(x).concatenate(blocks, axis=2)  # (B, h, T, d_head)
+        return linear(merge_heads(out).reshape(x.shape), p["W_o"], p["b_o"])  # (B·T, d)
 
     def keep(self, rows: Sequence[int]) -> None:
         """Go on with these rows alone, in this order; row i is then what rows[i] was."""
         index = np.asarray(rows, dtype=np.int64)
         on_device = self.model.xp.asarray(index)
-        self.k = [k[on_device] for k in self.k]
-        self.v = [v[on_device] for v in self.v]
+        self.kv = self.kv[:, :, on_device]
         self.lengths = self.lengths[index]
 
 
-def attend_to_past(q: Array, k: Array, v: Array, positions: Array, scale: bool = True) -> Array:
-    """out = softmax(q kᵀ / √d_head, masked) v,  where the query at position t sees the keys in slots j ≤ t.
+# The ops once more, as a single row wants them: a token takes a few hundred calls, each a matter of
+# microseconds beside products that last not much longer, and no backward will ask for what they saw.
 
-    q (B, h, T, d_head), k and v (B, h, n, d_head), positions (B, T)  ->  out (B, h, T, d_head).
-    The causal mask of lesson §2, its rows those of the queries' positions. FLOPs a head: 4·T·n·d_head.
+
+def linear(x: Array, W: Array, b: Array) -> Array:
+    """`ops.linear_forward` without its cache: x (rows, n_in)  ->  y (rows, n_out)."""
+    y = x @ W
+    y += b
+    return y
+
+
+def layernorm(x: Array, gamma: Array, beta: Array, eps: float) -> Array:
+    """`ops.layernorm_forward` without its cache: x (..., d)  ->  y (..., d)."""
+    d = x.shape[-1]
+    y = x - x.sum(axis=-1, keepdims=True) / d
+    var = (y * y).sum(axis=-1, keepdims=True) / d  # (..., 1)
+    y /= (var + eps) ** 0.5
+    y *= gamma
+    y += beta
+    return y
+
+
+def mlp(x: Array, p: dict[str, Array], gelu: str) -> Array:
+    """`ops.mlp_forward` without its cache: x (rows, d)  ->  y (rows, d)."""
+    activate, _ = GELU[gelu]
+    h1, _ = activate(linear(x, p["W_1"], p["b_1"]))  # (rows, 4d)
+    return linear(h1, p["W_2"], p["b_2"])
+
+
+def attend_to_past(q: Array, k: Array, v: Array, seen: Array | None, scale: bool = True) -> Array:
+    """out = softmax(q kᵀ / √d_head, masked) v,  the mask `seen`, which shows every query one key at least.
+
+    q (B, h, T, d_head), k and v (B, h, n, d_head), seen (B, 1, T, n), None where that is all True
+    ->  out (B, h, T, d_head). FLOPs a head: 4·T·n·d_head.
     """
     xp = array_module(q)
-    n, d_head = k.shape[-2:]
     scores = q @ k.swapaxes(-2, -1)  # (B, h, T, n)
     if scale:
-        scores /= d_head**0.5
-    seen = xp.arange(n) <= positions[:, None, :, None]  # (B, 1, T, n)
-    attn, _ = softmax_forward(scores, seen)  # (B, h, T, n)
-    return attn @ v  # (B, h, T, d_head)
+        scores /= k.shape[-1] ** 0.5
+    if seen is not None:
+        scores = xp.where(seen, scores, scores.dtype.type(-math.inf))
+    scores -= scores.max(axis=-1, keepdims=True)
+    attn = xp.exp(scores, out=scores)
+    return attn @ v / attn.sum(axis=-1, keepdims=True)  # (B, h, T, d_head)
 
 
 def last_logits(model: Model, idx: Array, last: int = 1) -> Array:

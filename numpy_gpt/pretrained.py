@@ -13,14 +13,15 @@ import re
 from collections.abc import Collection
 from pathlib import Path, PureWindowsPath
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from .backend import to_numpy
-from .checkpoint import HEADER, LARGEST_SIZE, atomic_write, load_checkpoint, save_checkpoint
+from .checkpoint import LARGEST_SIZE, atomic_write
 from .config import Config
 from .model import Model
+from .stored import DTYPES, StoredTensor, check_finite, read_header
 from .tokenizer import GPT2Tokenizer
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -71,26 +72,6 @@ HUB_NAMES = {
 }
 OWNER_AND_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
-DTYPES = {"BF16": "<u2", "F16": "<f2", "F32": "<f4", "F64": "<f8"}
-
-
-class StoredTensor(NamedTuple):
-    """One tensor of a safetensors file: where its numbers lie, and as what."""
-
-    file: Path
-    dtype: str  # one of DTYPES, or of those that hold no weights of a GPT-2
-    shape: tuple[int, ...]
-    offset: int
-
-    def read(self) -> np.ndarray:
-        """Return the numbers; each keeps its value, BF16 as a float32."""
-        numbers = np.fromfile(self.file, DTYPES[self.dtype], math.prod(self.shape), offset=self.offset)
-        if self.dtype == "BF16":  # the upper half of a float32's bits
-            bits = numbers.astype("<u4")
-            bits <<= 16
-            numbers = bits.view("<f4")
-        return numbers.reshape(self.shape)
-
 
 def load_pretrained(path_or_name: Path | str, dtype: str = "float32", xp: ModuleType = np) -> Model:
     """Return the GPT-2 that a Hugging Face folder holds, in dtype and on xp's device.
@@ -110,6 +91,13 @@ def load_pretrained(path_or_name: Path | str, dtype: str = "float32", xp: Module
     return load_files(*find_files(path_or_name), dtype, xp)
 
 
+def load_exactly(path_or_name: Path | str, xp: ModuleType = np) -> Model:
+    """Return what `load_pretrained` returns, in float32, or in float64 where a weight is stored as that."""
+    config_file, weights = find_files(path_or_name)
+    precise = any(tensor.dtype == "F64" for tensor in read_tensors(weights).values())
+    return load_files(config_file, weights, "float64" if precise else "float32", xp)
+
+
 def load_files(config_file: Path, weights: Path, dtype: str, xp: ModuleType = np) -> Model:
     """Return the GPT-2 of a config.json and its weights: one safetensors file, or the index of several."""
     tensors = read_tensors(weights)
@@ -121,7 +109,7 @@ def load_files(config_file: Path, weights: Path, dtype: str, xp: ModuleType = np
         if tensor.dtype == "F64" and model.dtype != np.float64:
             raise ValueError(f"{tensor.file}: {hub_name(name)} is F64, which {model.dtype} rounds; load it as float64")
         numbers = tensor.read()
-        check_finite(numbers, f"{tensor.file}: {hub_name(name)}")
+        check_finite(f"{tensor.file}: {hub_name(name)}", numbers)
         model.params[name] = xp.asarray(numbers)
     return model
 
@@ -147,45 +135,6 @@ def save_pretrained(model: Model, folder: Path | str) -> None:
             save_file(tensors, weights_file, {"format": "pt"})  # older transformers refuse a file without it
         except SafetensorError as error:
             raise OSError(f"{folder / WEIGHTS}: {error}") from error
-
-
-def convert(source: Path | str, target: Path | str, overwrite: bool = False) -> Path:
-    """Convert Hugging Face's files to our checkpoint, or our checkpoint to theirs; return what was written.
-
-    source  our checkpoint, or a folder that holds it as model.safetensors: target is then the folder
-            for Hugging Face's two files. Anything else that `load_pretrained` takes: target is then
-            the checkpoint, or a folder for it to stand in as model.safetensors
-
-    Every weight keeps its bits, but that F16 and BF16 become float32. With V = 50257 the checkpoint
-    gets GPT-2's tokenizer.
-
-    Raises ValueError as `load_pretrained` and `load_checkpoint` do, and, without overwrite, where
-    a file that would be written is there already.
-    """
-    target = Path(target)
-    checkpoint = find_checkpoint(source)
-    if checkpoint is not None:
-        check_absent([target / CONFIG, target / WEIGHTS, target / INDEX], overwrite)
-        model, _ = load_checkpoint(checkpoint)
-        save_pretrained(model, target)
-        return target
-    if target.suffix != ".safetensors":
-        target = target / WEIGHTS
-    check_absent([target], overwrite)
-    config_file, weights = find_files(source)
-    precise = any(tensor.dtype == "F64" for tensor in read_tensors(weights).values())
-    model = load_files(config_file, weights, "float64" if precise else "float32")
-    metadata = {"tokenizer": GPT2Tokenizer().to_dict()} if model.config.V == GPT2Tokenizer.V else {}
-    target.parent.mkdir(parents=True, exist_ok=True)
-    save_checkpoint(target, model, **metadata)
-    return target
-
-
-def check_absent(paths: list[Path], overwrite: bool) -> None:
-    """Raise ValueError for the first path that is there, unless it may be overwritten."""
-    for path in paths:
-        if path.exists() and not overwrite:
-            raise ValueError(f"{path} is there already; choose another target, or overwrite it")
 
 
 # Names
@@ -300,7 +249,8 @@ def download(name: str) -> tuple[Path, Path]:
     Raises ValueError where name cannot be one, huggingface_hub is missing, or the download fails.
     """
     repository = HUB_NAMES.get(name, name)
-    if not OWNER_AND_NAME.fullmatch(repository) or name.endswith(".safetensors"):
+    is_path = name.endswith(".safetensors") or ("/" in name and Path(name).parent.is_dir())  # runs/007, say
+    if not OWNER_AND_NAME.fullmatch(repository) or is_path:
         raise ValueError(f"{name}: no such file or folder, nor one of {', '.join(HUB_NAMES)} or owner/name")
     by_hand = f"or give the path of a folder that holds {WEIGHTS} and {CONFIG}"
     try:
@@ -323,12 +273,6 @@ def download(name: str) -> tuple[Path, Path]:
     return config_file, weights
 
 
-def find_checkpoint(source: Path | str) -> Path | None:
-    """Return the path of the checkpoint of ours that source is or holds, or None."""
-    path = Path(source) / WEIGHTS if Path(source).is_dir() else Path(source)
-    return path if path.is_file() and HEADER in read_header(path)[1] else None
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object that a file holds. Raises ValueError, naming the file."""
     try:
@@ -343,26 +287,6 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 # Tensors
-
-
-def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
-    """Return the tensors of a safetensors file by name, none of them read yet, and the file's metadata."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="numpy") as file:  # checks the header: its length, every shape and offset
-            metadata = file.metadata() or {}
-    except SafetensorError as error:
-        raise ValueError(f"{path}: {error}") from error
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
-    header.pop("__metadata__", None)
-    tensors = {
-        name: StoredTensor(path, entry["dtype"], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
-        for name, entry in header.items()
-    }
-    return tensors, metadata
 
 
 def read_shards(index: Path) -> dict[str, StoredTensor]:
@@ -419,11 +343,3 @@ def check_tensors(tensors: dict[str, StoredTensor], config: Config, weights: Pat
             raise ValueError(f"{tensor.file}: {name} is {tensor.dtype}, not one of {', '.join(DTYPES)}")
     if config.tie and head in tensors and not np.array_equal(tensors[head].read(), tensors[NAMES["W_te"]].read()):
         raise ValueError(f"{weights}: {head} is not wte.weight, but {CONFIG} ties them")
-
-
-def check_finite(numbers: np.ndarray, name: str) -> None:
-    """Raise ValueError for the first of numbers that is inf or nan, naming its place."""
-    finite = np.isfinite(numbers)
-    if not finite.all():
-        position = np.unravel_index(finite.argmin(), numbers.shape)
-        raise ValueError(f"{name} is {numbers[position]} at [{', '.join(map(str, position))}]")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import shlex
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .backend import device_module
+from .budget import memory
 from .checkpoint import atomic_write, save_checkpoint
 from .config import Config
 from .data import bigram_loss, load_text, split, unigram_loss
@@ -25,8 +28,9 @@ from .generation import generate
 from .model import Model
 from .runs import FINISHED, HISTORY, load_run, new_folder, remove_checkpoints, save_step, step_file
 from .sampling import stream_text
+from .stored import naming
 from .tokenizer import Tokenizer, make_tokenizer
-from .training import Progress, Schedule, State, evaluate, setting, start, train
+from .training import Progress, Schedule, State, evaluate, gradient_copies, setting, start, train
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -134,7 +138,7 @@ def complete(run: Run, folder: Path, console: Console) -> None:
     print_setup(console, run.setup, schedule, run.model, run.n_text, len(train_tokens), len(held_out_tokens))
     history = train_with_progress(run, train_tokens, held_out_tokens, folder, console)
     if history[-1].held_out_loss is None:  # a resume made the run no longer than it was
-        history[-1].held_out_loss = evaluate(run.model, held_out_tokens)
+        history[-1].held_out_loss = evaluate(run.model, held_out_tokens, schedule.B)
     baselines = {
         "uniform, ln V": math.log(config.V),
         "unigram": unigram_loss(train_tokens, held_out_tokens, config.V),
@@ -171,7 +175,11 @@ def run_evaluation(
     from rich.progress import Progress as Bar
 
     model, tokenizer = load_run(checkpoint, device)
-    ids = tokenizer.encode(load_text(text))
+    content = load_text(text)
+    with naming(text):
+        ids = tokenizer.encode(content)
+        if len(ids) < 2:
+            raise ValueError(f"has {len(ids)} tokens; a next token to score takes 2")
     stride = max(1, model.config.T_max // 2) if stride is None else stride
     n_bytes = len(tokenizer.decode(ids[1:]).encode("utf-8"))
     start = time.perf_counter()
@@ -201,9 +209,12 @@ def print_setup(
     console: Console, setup: Setup, schedule: Schedule, model: Model, n_text: int, n_train: int, n_held_out: int
 ) -> None:
     """Print what is about to be trained."""
+    from rich.filesize import decimal
     from rich.table import Table
 
     config = model.config
+    copies = gradient_copies(schedule, model)
+    peak = memory(config, schedule.B, config.T_max, str(model.dtype), copies)["peak"]
     switches = [name for name in ("causal", "scale", "tie") if not getattr(config, name)]
     rows = {
         "text": f"{setup.data}: {n_text:,} characters, {n_train:,} tokens to train on, {n_held_out:,} held out",
@@ -215,6 +226,7 @@ def print_setup(
         f"= {schedule.steps * schedule.accumulate * schedule.B * config.T_max:,} tokens",
         "AdamW": f"lr {schedule.lr:g} -> {schedule.min_lr:g} (cosine, {schedule.warmup} to warm up), "
         f"betas {schedule.beta1:g}, {schedule.beta2:g}, decay {schedule.weight_decay:g}, clip {schedule.clip:g}",
+        "memory": f"{decimal(peak)} predicted, beside Python and NumPy themselves",
         "seed": str(schedule.seed),
     }
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -274,9 +286,14 @@ def train_with_progress(
         raise Stopped(
             received[0],
             f"stopped by {by} after update {state.optimiser.t} of {schedule.steps}, saved as "
-            f"{step_file(folder, state.optimiser.t)}; go on with: numpy-gpt train --resume {shlex.quote(str(folder))}",
+            f"{step_file(folder, state.optimiser.t)}; go on with: numpy-gpt train --resume {quoted(folder)}",
         )
     return history
+
+
+def quoted(path: Path) -> str:
+    """Return path as the shell wants it."""
+    return subprocess.list2cmdline([path]) if os.name == "nt" else shlex.quote(str(path))
 
 
 @contextmanager

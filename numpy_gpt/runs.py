@@ -24,9 +24,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .backend import Array, device_module
-from .checkpoint import Checkpoint, atomic_write, load_checkpoint, read_checkpoint, read_metadata, save_checkpoint
+from .checkpoint import (
+    HEADER,
+    Checkpoint,
+    atomic_write,
+    load_checkpoint,
+    read_checkpoint,
+    read_metadata,
+    save_checkpoint,
+)
 from .model import Model
-from .tokenizer import Tokenizer, tokenizer_from_dict
+from .pretrained import load_exactly
+from .stored import read_header
+from .tokenizer import GPT2Tokenizer, Tokenizer, tokenizer_from_dict
 from .training import Progress, State
 
 RUNS = Path("runs")
@@ -134,21 +144,47 @@ def newest_run() -> Path:
     return max(written, key=lambda folder: written[folder])
 
 
-def load_run(checkpoint: str | None, device: str) -> tuple[Model, Tokenizer]:
-    """Return the model of a checkpoint, or of a run's folder, and its tokenizer; None is the newest run.
+def is_ours(source: Path | str) -> bool:
+    """Return whether source is a checkpoint of ours, or the folder of a run, not weights as Hugging Face keeps them."""
+    path = Path(source)
+    if path.is_dir():
+        if step_files(path):
+            return True
+        path = path / FINISHED
+    return path.is_file() and HEADER in read_header(path)[1]
+
+
+def load_ours(source: Path | str, xp: ModuleType = np) -> tuple[Path, Model, dict[str, Any]]:
+    """Return a checkpoint's path, its model and its metadata; source is the checkpoint, or the folder of its run.
 
     Of a folder it is the newest checkpoint that verifies; newer ones that do not are told of on stderr.
+    """
+    path = Path(source)
+    if not path.is_dir():
+        return path, *load_checkpoint(path, xp)
+    path, (model, _, metadata), refused = newest_that_verifies(path, xp)
+    for line in refused:
+        print(f"Passed over: {line}", file=sys.stderr)
+    return path, model, metadata
+
+
+def load_run(source: str | None, device: str) -> tuple[Model, Tokenizer]:
+    """Return a model and its tokenizer: a checkpoint's, a run's, or GPT-2's as Hugging Face keeps it.
+
+    source  a checkpoint, the folder of a run, or what `load_pretrained` takes: a folder of Hugging
+            Face's, or a name to download by; None is the newest run
 
     Raises ValueError, naming the file, where the two do not fit each other.
     """
-    path = newest_run() if checkpoint is None else Path(checkpoint)
+    if source is None:
+        source = str(newest_run())
     xp = device_module(device)
-    if path.is_dir():
-        path, (model, _, metadata), refused = newest_that_verifies(path, xp)
-        for line in refused:
-            print(f"Passed over: {line}", file=sys.stderr)
-    else:
-        model, metadata = load_checkpoint(path, xp)
+    if not is_ours(source):
+        model = load_exactly(source, xp)
+        if model.config.V != GPT2Tokenizer.V:
+            raise ValueError(f"{source}: holds no tokenizer, and V = {model.config.V} is not GPT-2's {GPT2Tokenizer.V}")
+        return model, GPT2Tokenizer()
+    path, model, metadata = load_ours(source, xp)
     if "tokenizer" not in metadata:
         raise ValueError(f"{path}: holds no tokenizer")
     try:

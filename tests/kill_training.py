@@ -63,7 +63,7 @@ def kill_and_check(argv, run, rng, moment):
         time.sleep(rng.uniform(0, 0.05))
     if moment == "write":
         wait_for(lambda: is_writing(run), pid)
-        time.sleep(rng.uniform(0, 0.0005))
+        time.sleep(rng.uniform(0, 0.0003))
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     found = step_files(run)

@@ -9,13 +9,13 @@ from safetensors.numpy import load_file, save_file
 
 from numpy_gpt import AdamW, Config, Model, __version__
 from numpy_gpt.checkpoint import (
-    LARGEST_HEADER,
     atomic_write,
     load_checkpoint,
     read_checkpoint,
     read_metadata,
     save_checkpoint,
 )
+from numpy_gpt.stored import LARGEST_HEADER
 
 CONFIG = Config(V=11, T_max=6, d=8, h=2, L=2)
 

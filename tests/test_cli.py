@@ -6,14 +6,17 @@ import re
 import subprocess
 import sys
 from dataclasses import fields
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from numpy_gpt import sampling
+from numpy_gpt import Config, Model, sampling
 from numpy_gpt.checkpoint import load_checkpoint
 from numpy_gpt.cli import main
 from numpy_gpt.evaluation import evaluate_text
+from numpy_gpt.profiling import step
 from numpy_gpt.run import Setup
 from numpy_gpt.tokenizer import GPT2Tokenizer
 from numpy_gpt.training import Schedule
@@ -49,7 +52,17 @@ def error_line(capsys, argv):
 def test_train_tells_the_whole_story(capsys, folder):
     assert train() == 0
     told = " ".join(capsys.readouterr().out.split())
-    for part in ("words.txt", "L = 2", "parameters", "held-out loss", "tokens/s", "forward", "backward", "optimiser"):
+    for part in (
+        "words.txt",
+        "L = 2",
+        "parameters",
+        "predicted",
+        "held-out loss",
+        "tokens/s",
+        "forward",
+        "backward",
+        "optimiser",
+    ):
         assert part in told
     for part in ("uniform, ln V", "unigram", "bigram", "this model", "A sample of 20 tokens"):
         assert part in told
@@ -111,13 +124,24 @@ def test_sample_repeats_by_seed(capsys):
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_sample_tells_its_speed_beside_the_bound_on_stderr(capsys):
+def test_sample_tells_the_speed_of_a_small_model_alone(capsys):
     train()
+    capsys.readouterr()
+    assert main(["sample", "--n", "40"]) == 0
+    assert re.fullmatch(r"[\d.,]+ tokens/s\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_sample_tells_its_speed_beside_the_bound_on_stderr(capsys, monkeypatch, tie):
+    monkeypatch.setattr(sampling, "WORTH_TELLING", 0)
+    train("--tie" if tie else "--no-tie")
     capsys.readouterr()
     assert main(["sample", "--n", "40"]) == 0
     (line,) = capsys.readouterr().err.splitlines()
     rate, share, bound, megabytes, gigabytes = map(float, re.fullmatch(SPEED, line.replace(",", "")).groups())
-    n_bytes = 4 * load_checkpoint("runs/001/model.safetensors")[0].config.n_parameters()
+    config = load_checkpoint("runs/001/model.safetensors")[0].config
+    read_in_one_row = (config.T_max - 1) + (0 if tie else config.V - 1)
+    n_bytes = 4 * (config.n_parameters() - config.d * read_in_one_row)
     assert megabytes == pytest.approx(n_bytes / 1e6, abs=0.05)
     assert gigabytes == pytest.approx(bound * n_bytes / 1e9, abs=0.06)
     assert share == pytest.approx(100 * rate / bound, abs=1)
@@ -344,6 +368,11 @@ def test_evaluate_mistakes(capsys):
     train()
     assert "absent.txt" in error_line(capsys, ["evaluate", "absent.txt"])
     assert "stride" in error_line(capsys, ["evaluate", "words.txt", "--stride", "0"])
+    for text, word in (("t", "has 1 tokens"), ("the €", "'€'")):
+        Path("other.txt").write_text(text, encoding="utf-8")
+        line = error_line(capsys, ["evaluate", "other.txt"])
+        assert "other.txt: " in line
+        assert word in line
 
 
 def test_gradcheck_exit_codes(folder, capsys):
@@ -371,6 +400,67 @@ def test_budget_mistakes(flags, word, capsys):
     assert word in error_line(capsys, ["budget", *flags])
 
 
+TINY = ["time", "--preset", "tiny", "--d", "6", "--h", "1", "--L", "1", "--V", "7", "--repeats", "1"]
+
+
+@pytest.fixture
+def small_limits(monkeypatch):
+    """The machine's limits measured by products that take no time."""
+    monkeypatch.setattr(step, "measure_gemm_peak", partial(step.measure_gemm_peak, sizes=(16,), seconds=0))
+    monkeypatch.setattr(step, "measure_bandwidth", partial(step.measure_bandwidth, size=4096, seconds=0))
+    monkeypatch.setattr(step, "measure_own_gemms", partial(step.measure_own_gemms, seconds=0))
+
+
+def test_time_tells_memory_table_and_limits(capsys, folder, small_limits):
+    assert main([*TINY, "--B", "2", "--T", "5", "--dtype", "float64", "--plot", "time.png"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("Predicted memory of a step")
+    for part in ("attend", "counted", "MFU", "tokens/s", "B = 2, T = 5", "Wrote time.png"):
+        assert part in told
+    assert (folder / "time.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_time_as_json(capsys, small_limits):
+    assert main([*TINY, "--json"]) == 0
+    told = capsys.readouterr()
+    found = json.loads(told.out)
+    assert (found["B"], found["T"], found["config"]["d"], found["repeats"] >= 1) == (4, 32, 6, True)
+    assert "Predicted memory" in told.err
+
+
+def test_time_of_a_sweep(capsys, folder):
+    assert main([*TINY, "--sweep", "--B", "1", "--T", "4", "--plot", "sweep.svg", "--json"]) == 0
+    told = capsys.readouterr()
+    found = json.loads(told.out)
+    assert set(found["axes"]) == set(found["fits"]) == {"d", "L", "T", "B"}
+    assert "Predicted memory of the sweep" in told.err
+    assert "<svg" in (folder / "sweep.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        (["--h", "5"], "nearest h"),
+        (["--T", "5000"], "T_max"),
+        (["--B", "0"], "B must"),
+        (["--T", "0", "--sweep"], "T must"),
+        (["--repeats", "0"], "repeats"),
+        (["--dtype", "float16"], "float16"),
+        (["--device", "tpu"], "tpu"),
+        (["--plot", "time.txt"], "time.txt"),
+        (["--plot", "absent/time.png"], "absent"),
+    ],
+)
+def test_time_mistakes_are_told_before_anything_runs(flags, word, capsys, monkeypatch):
+    monkeypatch.setattr(step, "Stepper", None)
+    assert word in error_line(capsys, [*TINY, *flags])
+
+
+def test_time_without_matplotlib(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "numpy_gpt[plots]" in error_line(capsys, [*TINY, "--plot", "time.png"])
+
+
 def test_exercise_from_list_to_check(folder, capsys):
     assert main(["exercise", "list"]) == 0
     assert "layernorm" in capsys.readouterr().out
@@ -393,6 +483,29 @@ def test_convert_there_and_back(folder, capsys):
     assert "overwrite" in error_line(capsys, ["convert", "theirs", "ours.safetensors"])
 
 
+@pytest.fixture
+def theirs(folder):
+    """The smallest GPT-2 that Hugging Face's files can hold."""
+    Model(Config(V=50257, T_max=16, d=2, h=1, L=1)).save_pretrained(folder / "theirs")
+
+
+@pytest.mark.parametrize("source", ["theirs", "theirs/model.safetensors"])
+def test_sample_and_evaluate_hugging_faces_files(theirs, capsys, source):
+    assert main(["sample", source, "--prompt", "Größe", "--n", "3"]) == 0
+    assert capsys.readouterr().out.startswith("Größe")
+    assert main(["evaluate", "words.txt", "--checkpoint", source]) == 0
+    n = len(GPT2Tokenizer().encode(Path("words.txt").read_text(encoding="utf-8")))
+    assert f"{n - 1:,} tokens scored" in capsys.readouterr().out
+
+
+def test_weights_without_a_tokenizer_that_fits(folder, capsys):
+    Model(Config(V=50, T_max=8, d=2, h=1, L=1)).save_pretrained(folder / "theirs")
+    for argv in (["sample", "theirs"], ["evaluate", "words.txt", "--checkpoint", "theirs"]):
+        line = error_line(capsys, argv)
+        assert "theirs: " in line
+        assert "V = 50 is not GPT-2's 50257" in line
+
+
 def test_diverged_run_says_so_and_leaves_nothing(capsys, folder):
     assert train("--lr", "1e30", "--warmup", "0") == 1
     assert "gradient of" in capsys.readouterr().err
@@ -410,6 +523,17 @@ def test_help_shows_every_setting_with_its_default(capsys):
             assert entry.startswith(f" (default: {item.default})")
         else:
             assert "default: " in item.metadata["help"]
+
+
+@pytest.mark.parametrize("command", ["train", "sample", "evaluate", "tokenize", "convert"])
+def test_help_tells_no_default_where_there_is_none(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "default: None" not in text
+    assert "default: )" not in text
+    if command != "convert":
+        assert "default: " in text
 
 
 def test_python_dash_m():

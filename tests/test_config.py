@@ -139,7 +139,7 @@ def test_choices(name, value, choices):
         Config(**{name: value})
 
 
-@pytest.mark.parametrize("eps", [0, -1e-5, math.nan, math.inf, "x", True])
+@pytest.mark.parametrize("eps", [0, -1e-5, math.nan, math.inf, 10**400, "x", True])
 def test_eps_is_above_0(eps):
     with pytest.raises(ValueError, match=r"Config\.eps must be a finite number above 0, got"):
         Config(eps=eps)

@@ -82,9 +82,40 @@ def test_settings_that_make_no_distribution(model, settings, message):
         generate(model, [1], 1, **settings)
 
 
-def test_nan_logit_is_named():
-    with pytest.raises(ValueError, match=r"logits\[2\] is nan"):
-        next_token_probabilities(np.array([0.0, 1.0, np.nan]))
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize(
+    ("logits", "message"),
+    [
+        ([0, 1, np.nan], r"logits\[2\] is nan"),
+        ([0, np.inf, 1], r"logits\[1\] is inf"),
+        ([-np.inf, -np.inf], r"logits\[0\] is -inf"),
+    ],
+)
+def test_a_largest_logit_that_is_not_finite_is_named(logits, message, temperature):
+    with pytest.raises(ValueError, match=message):
+        next_token_probabilities(np.array(logits, np.float32), temperature)
+
+
+def test_a_logit_of_minus_inf_is_never_drawn():
+    assert next_token_probabilities(np.array([-np.inf, 0, 0])).tolist() == [0, 0.5, 0.5]
+
+
+@given(
+    st.lists(st.integers(-3, 3), min_size=1, max_size=20),
+    st.none() | st.integers(1, 21),
+    st.none() | st.floats(0.01, 1),
+)
+def test_what_is_kept_is_what_sorting_keeps(logits, top_k, top_p):
+    """Whole logits, so that many are equal."""
+    order = sorted(range(len(logits)), key=lambda token: (-logits[token], token))[:top_k]
+    p = np.exp(np.array(logits, float)[order])
+    p /= p.sum()
+    if top_p is not None:
+        n = next((n for n in range(1, len(p)) if p[:n].sum() >= top_p * (1 - 1e-12)), len(p))
+        order, p = order[:n], p[:n] / p[:n].sum()
+    found = next_token_probabilities(np.array(logits, np.float32), top_k=top_k, top_p=top_p)
+    assert np.flatnonzero(found).tolist() == sorted(order)
+    np.testing.assert_allclose(found[order], p, rtol=1e-13)
 
 
 def test_draw_follows_the_probabilities():

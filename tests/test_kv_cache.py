@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from numpy_gpt import Config, Model, kv_cache
 from numpy_gpt.kv_cache import KVCache, attend_to_past, last_logits
-from numpy_gpt.ops import attend_forward
+from numpy_gpt.ops import attend_forward, layernorm_forward, linear_forward, mlp_forward
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 SWITCHES = dict(norm=("pre", "post"), tie=(True, False), gelu=("tanh", "exact"), scale=(True, False))
@@ -148,19 +148,18 @@ def test_keys_and_values_are_written_in_place_into_their_slots():
     model, idx = random_model("float32"), random_ids(np.random.default_rng(8), 2, 9)
     before = snapshot((model.params, idx))
     cache = KVCache(model, 2)
-    arrays = [*cache.k, *cache.v]
+    kv = cache.kv
     cache.forward(idx[:, :5])
-    early = [x[:, :, :5].copy() for x in arrays]
+    early = kv[..., :5, :].copy()
     cache.forward(idx[:, 5:], [4, 2])
-    for now, then, x in zip([*cache.k, *cache.v], arrays, early, strict=True):
-        assert now is then
-        assert now.shape == (2, 3, T_MAX, 4)
-        assert now.dtype == np.float32
-        assert now[:, :, :5].tobytes() == x.tobytes()
-        assert np.abs(now[0, :, :9]).min() > 0
-        assert np.abs(now[1, :, :7]).min() > 0
-        assert not now[0, :, 9:].any()
-        assert not now[1, :, 7:].any()
+    assert cache.kv is kv
+    assert kv.shape == (2, 2, 2, 3, T_MAX, 4)
+    assert kv.dtype == np.float32
+    assert kv[..., :5, :].tobytes() == early.tobytes()
+    assert np.abs(kv[:, :, 0, :, :9]).min() > 0
+    assert np.abs(kv[:, :, 1, :, :7]).min() > 0
+    assert not kv[:, :, 0, :, 9:].any()
+    assert not kv[:, :, 1, :, 7:].any()
     assert snapshot((model.params, idx)) == before
 
 
@@ -169,7 +168,19 @@ def test_attention_to_no_past_is_the_lessons():
     q, k, v = (random_array(rng, (2, 3, 5, 4)) for _ in range(3))
     for scale in (True, False):
         expected, _ = attend_forward(q, k, v, scale=scale)
-        assert_close("out", attend_to_past(q, k, v, np.arange(5)[None], scale), expected, 1e-14)
+        assert_close("out", attend_to_past(q, k, v, np.tri(5, dtype=bool)[None, None], scale), expected, 1e-14)
+
+
+@pytest.mark.parametrize("gelu", ["tanh", "exact"])
+def test_the_ops_without_caches_are_the_ops(gelu):
+    rng = np.random.default_rng(13)
+    x, W_1, b_1, W_2, b_2 = (random_array(rng, shape) for shape in ((5, 4), (4, 16), (16,), (16, 4), (4,)))
+    p = dict(W_1=W_1, b_1=b_1, W_2=W_2, b_2=b_2)
+    before = snapshot((x, p))
+    assert_close("linear", kv_cache.linear(x, W_1, b_1), linear_forward(x, W_1, b_1)[0], 1e-14)
+    assert_close("layernorm", kv_cache.layernorm(x, b_2, x[0], 1e-3), layernorm_forward(x, b_2, x[0], 1e-3)[0], 1e-13)
+    assert_close("mlp", kv_cache.mlp(x, p, gelu), mlp_forward(x, W_1, b_1, W_2, b_2, gelu)[0], 1e-13)
+    assert snapshot((x, p)) == before
 
 
 def test_every_device(xp):
@@ -195,7 +206,7 @@ def test_a_refused_read_leaves_the_cache_as_it_was():
     model, idx = random_model(), random_ids(np.random.default_rng(11), 2, T_MAX)
     cache = KVCache(model, 2)
     cache.forward(idx[:, :4], [4, 2])
-    before = snapshot((cache.k, cache.v, cache.lengths))
+    before = snapshot((cache.kv, cache.lengths))
     for bad, counts, last, message in [
         (idx, None, None, rf"row 0 holds 4 positions; {T_MAX} more pass T_max = {T_MAX}"),
         (idx[:, : T_MAX - 3], None, None, "row 0 holds 4"),
@@ -214,7 +225,7 @@ def test_a_refused_read_leaves_the_cache_as_it_was():
     ]:
         with pytest.raises(ValueError, match=message):
             cache.forward(bad, counts, last)
-    assert snapshot((cache.k, cache.v, cache.lengths)) == before
+    assert snapshot((cache.kv, cache.lengths)) == before
     with pytest.raises(ValueError, match="B must be at least 1, got 0"):
         KVCache(model, 0)
 

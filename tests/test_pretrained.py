@@ -1,6 +1,7 @@
 """Hugging Face's GPT-2 files in and out, against PyTorch: its values in golden/, and live where it is installed."""
 
 import json
+import re
 import shutil
 import struct
 import subprocess
@@ -19,8 +20,10 @@ from safetensors.numpy import load_file, save_file
 from numpy_gpt import Config, Model
 from numpy_gpt.backend import to_numpy
 from numpy_gpt.checkpoint import load_checkpoint, save_checkpoint
+from numpy_gpt.convert import convert
+from numpy_gpt.evaluation import evaluate_text
 from numpy_gpt.generation import generate
-from numpy_gpt.pretrained import convert, load_pretrained, save_pretrained
+from numpy_gpt.pretrained import load_pretrained, save_pretrained
 
 GOLDEN = Path(__file__).parent / "golden" / "pretrained"
 CASES = ["square", "shards", "bf16", "f16"]
@@ -405,6 +408,13 @@ def test_shard_that_does_not_agree_with_the_index(shards, change):
 # Names
 
 
+def test_the_path_of_a_run_that_is_not_there_is_no_name(hub, tmp_path):
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(ValueError, match=r"^runs/007: no such file or folder"):
+        load_pretrained("runs/007")
+    assert hub.asked == []
+
+
 @pytest.fixture
 def hub(monkeypatch, folder):
     """A stand-in for huggingface_hub that hands out the golden files; its list tells what was asked of it."""
@@ -583,6 +593,17 @@ def test_convert_ours_to_theirs_and_back_is_bitwise(tmp_path, dtype, source):
     assert_same(back, model)
 
 
+def test_convert_a_stopped_run_takes_its_newest_step_that_verifies(tmp_path, capsys):
+    old, new = random_model(2), random_model(3)
+    (tmp_path / "run").mkdir()
+    for step, model in ((2, old), (4, new), (6, new)):
+        save_checkpoint(tmp_path / "run" / f"step-{step:06d}.safetensors", model, step=step)
+    damaged = tmp_path / "run" / "step-000006.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    assert_same(load_pretrained(convert(tmp_path / "run", tmp_path / "theirs")), new)
+    assert re.fullmatch(r"Passed over: .*step-000006\.safetensors: .*\n", capsys.readouterr().err)
+
+
 def test_convert_overwrites_only_when_told(tmp_path, folder):
     ours = convert(folder, tmp_path / "ours.safetensors")
     before = ours.read_bytes()
@@ -657,3 +678,29 @@ def test_we_load_what_transformers_saves(transformers, tmp_path, size):
     prompt = torch.tensor([[1, 2, 3, 4, 5]])
     tokens = theirs.generate(prompt, max_new_tokens=200, do_sample=False)[0, 5:].tolist()
     assert list(generate(model, prompt[0].numpy(), 200, temperature=0)) == tokens
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("stride", [16, 64])
+def test_a_text_has_the_loss_that_pytorch_finds(transformers, tmp_path, stride):
+    """The protocol of transformers' documentation of perplexity, in float32 on both sides."""
+    import torch
+
+    model = random_model(6, V=301, T_max=128, d=48, h=3, L=3)
+    save_pretrained(model, tmp_path)
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path)
+    tokens = np.random.default_rng(7).integers(0, 301, 777)
+    nats, n_scored, scored_to = 0.0, 0, 0
+    for start in range(0, len(tokens), stride):
+        stop = min(start + 128, len(tokens))
+        labels = torch.from_numpy(tokens[None, start:stop]).clone()
+        labels[:, : scored_to - start] = -100
+        n = int((labels[:, 1:] != -100).sum())
+        with torch.no_grad():
+            nats += n * float(theirs(torch.from_numpy(tokens[None, start:stop]), labels=labels).loss)
+        n_scored, scored_to = n_scored + n, stop
+        if stop == len(tokens):
+            break
+    found = evaluate_text(model, tokens, stride)
+    assert found.n_scored == n_scored == 776
+    assert found.loss == pytest.approx(nats / n_scored, abs=1e-4)

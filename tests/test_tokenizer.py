@@ -249,6 +249,14 @@ def test_a_million_spaces():
     np.testing.assert_array_equal(ids, np.concatenate(expected))
 
 
+@pytest.mark.parametrize(("character", "n_ids"), [("a", 250_000), ("é", 1_000_000), ("\0", 1_000_000)])
+def test_a_million_of_one_character(character, n_ids):
+    text = character * 1_000_000
+    ids = GPT2Tokenizer().encode(text)
+    assert len(ids) == n_ids
+    assert GPT2Tokenizer().decode(ids) == text
+
+
 @given(st.lists(st.sampled_from(["a", " ", "\n", "\n\n\n", "\x1c", "\u3000"]), max_size=12).map("".join))
 @example("\n\n\n\n")  # the end of the text keeps its run
 @example("\n\n\n\n\x1ca")  # a space to Python, not to GPT-2's pattern
