@@ -105,6 +105,37 @@ def scatter_add(target: Array, ids: Array, rows: Array) -> None:
     target[ids[starts]] += np.add.reduceat(rows[order], starts, axis=0)
 
 
+SHARED_PRODUCT = 2**27  # FLOPs: about a millisecond of one core; below it waking a second one does not pay
+
+FEW_CORES = 4  # beyond, BLAS cuts a product both ways, where columns alone would be too narrow
+
+
+def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
+    """a @ b of matrices (M, K) and (K, N), into out if given.
+
+    On a CPU of few cores a large product's columns, or its rows if they are more, are shared out,
+    each core's to a BLAS of one thread. BLAS would share them too; but its threads wait for each
+    other busily, and where any other program runs they wait long.
+    """
+    xp = array_module(a)
+    (M, K), N = a.shape, b.shape[1]
+    cores = os.cpu_count() or 1
+    if xp is not np or not 1 < cores <= FEW_CORES or 2 * M * K * N < SHARED_PRODUCT:
+        return xp.matmul(a, b, out=out)
+    y = np.empty((M, N), np.result_type(a, b)) if out is None else out
+    step = -(-max(M, N) // cores)
+
+    def share(start: int) -> None:
+        part = slice(start, start + step)
+        if N >= M:
+            np.matmul(a, b[:, part], out=y[:, part])
+        else:
+            np.matmul(a[part], b, out=y[part])
+
+    in_threads(share, range(0, max(M, N), step))
+    return y
+
+
 BLOCK_SIZE = 2**17  # numbers: small enough for the cache, large enough that threads seldom meet at Python's lock
 
 MANY = 4  # blocks: with fewer, waking a second thread costs more than it saves

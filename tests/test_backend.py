@@ -17,6 +17,7 @@ from numpy_gpt.backend import (
     for_blocks,
     in_threads,
     keep_freed_memory,
+    matmul,
     scatter_add,
     synchronize,
     to_numpy,
@@ -202,3 +203,57 @@ def test_in_threads_holds_blas_to_one_thread_and_gives_results_in_order():
 def test_in_threads_hands_on_errors():
     with pytest.raises(ZeroDivisionError):
         in_threads(lambda item: 1 // item, [1, 0])
+
+
+def share_between_two(patch):
+    """Make it two cores, whatever the machine has, and no product too small to share between them."""
+    patch.setattr(backend.os, "cpu_count", lambda: 2)
+    patch.setattr(backend, "SHARED_PRODUCT", 0)
+
+
+@pytest.fixture
+def two_cores(monkeypatch):
+    share_between_two(monkeypatch)
+
+
+@given(st.integers(1, 9), st.integers(0, 5), st.integers(1, 9), st.sampled_from(["C", "F", "strided"]), seeds)
+def test_matmul_is_the_product_whoever_shares_it(M, K, N, order, seed):
+    rng = np.random.default_rng(seed)
+    a, b = rng.standard_normal((M, K)), rng.standard_normal((K, 2 * N))
+    b = b[:, ::2] if order == "strided" else np.asarray(b[:, :N], order=order)
+    with pytest.MonkeyPatch.context() as patch:
+        share_between_two(patch)
+        shared = matmul(a, b)
+        out = np.full((M, N), 7.0)
+        assert matmul(a, b, out=out) is out
+    np.testing.assert_allclose(shared, a @ b, rtol=1e-13, atol=1e-13)
+    np.testing.assert_array_equal(out, shared)
+    np.testing.assert_array_equal(matmul(a, b), a @ b)  # too small to share
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_matmul_keeps_the_dtype(two_cores, dtype):
+    a, b = np.ones((4, 3), dtype), np.ones((3, 6), dtype)
+    assert matmul(a, b).dtype == dtype
+    assert matmul(a.real, b).dtype == dtype  # a complex step in one of them
+
+
+@pytest.mark.parametrize(("shape_a", "shape_b"), [((3, 4), (4, 8)), ((8, 4), (4, 3))])
+def test_matmul_gives_each_core_a_half(two_cores, monkeypatch, shape_a, shape_b):
+    parts = []
+    product = np.matmul
+    monkeypatch.setattr(np, "matmul", lambda a, b, out: parts.append(out.shape) or product(a, b, out=out))
+    matmul(np.ones(shape_a), np.ones(shape_b))
+    half = {(3, 8): (3, 4), (8, 3): (4, 3)}[(shape_a[0], shape_b[1])]
+    assert parts == [half, half]
+
+
+def test_matmul_leaves_many_cores_to_blas(two_cores, monkeypatch):
+    monkeypatch.setattr(backend.os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(backend, "in_threads", None)
+    np.testing.assert_array_equal(matmul(np.ones((4, 3)), np.ones((3, 6))), np.full((4, 6), 3.0))
+
+
+def test_matmul_on_every_device(xp):
+    a, b = xp.asarray([[1.0, 2.0]]), xp.asarray([[3.0], [4.0]])
+    np.testing.assert_array_equal(to_numpy(matmul(a, b)), [[11.0]])

@@ -9,20 +9,28 @@ import pytest
 
 import numpy_gpt
 from numpy_gpt.cli import parser
+from numpy_gpt.exercises import EXERCISES
+from numpy_gpt.labs import LABS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-MAP = re.findall(r"^\| (§.*?) \| `(.*?)` \| (.*?) \|$", README, re.MULTILINE)
+MAP = re.findall(r"^\| ((?:§|Token).*?) \| `(.*?)` \| (.*?) \| (.*?) ?\| (.*?) ?\|$", README, re.MULTILINE)
 
 
 def test_map_covers_every_section_with_code_and_every_op():
     assert {section for row in MAP for section in re.findall(r"§\d", row[0])} == {f"§{n}" for n in range(1, 8)}
     ops = {f"numpy_gpt/ops/{path.name}" for path in (ROOT / "numpy_gpt/ops").glob("*.py")}
-    assert ops - {"numpy_gpt/ops/__init__.py", "numpy_gpt/ops/checks.py"} <= {file for _, file, _ in MAP}
+    assert ops - {"numpy_gpt/ops/__init__.py", "numpy_gpt/ops/checks.py"} <= {file for _, file, *_ in MAP}
 
 
-@pytest.mark.parametrize(("section", "file", "functions"), MAP)
-def test_map_names_what_exists(section, file, functions):
+def test_map_leads_to_every_exercise_and_lab():
+    exercises, labs = ({name for row in MAP for name in row[column].split(", ") if name} for column in (3, 4))
+    assert exercises == set(EXERCISES)
+    assert labs == set(LABS)
+
+
+@pytest.mark.parametrize(("section", "file", "functions", "exercises", "labs"), MAP)
+def test_map_names_what_exists(section, file, functions, exercises, labs):
     assert (ROOT / file).is_file()
     module = import_module(file.removesuffix(".py").replace("/", "."))
     for name in re.findall(r"`(.*?)`", functions):

@@ -17,6 +17,7 @@ def in_numpy(source: str) -> str:
     """Return source for NumPy alone: what a student writes needs no xp."""
     source = re.sub(r"\barray_module\(\w+\)", "np", source)
     source = re.sub(r"\b(self\.)?(params\.)?xp\b", "np", source)
+    source = re.sub(r"(?<!\.)\bmatmul\((\w+), ([\w.]+)\)", r"\1 @ \2", source)
     return re.sub(r"^ *np = np\n", "", source, flags=re.MULTILINE)
 
 

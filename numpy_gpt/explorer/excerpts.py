@@ -82,8 +82,8 @@ SPANS: dict[str, tuple[list[Span], list[Span]]] = {
     ),
     "ln_f": LAYERNORM,
     "logits": (
-        [(ops.head_forward, "x_rows = x.reshape", "logits = (x_rows @ W_te.T)")],
-        [(ops.head_backward, "dlogits_rows = ", "dW_te = xp.matmul")],
+        [(ops.head_forward, "x_rows = x.reshape", "logits = matmul")],
+        [(ops.head_backward, "dlogits_rows = ", "dW_te = matmul")],
     ),
     "loss": (
         [(ops.cross_entropy_forward, "logits_rows = ", "loss = nll[counted]")],

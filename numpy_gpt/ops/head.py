@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..backend import Array, array_module
+from ..backend import Array, matmul
 from .checks import check_features
 
 
@@ -17,8 +17,8 @@ def head_forward(x: Array, W_te: Array) -> tuple[Array, tuple]:
     V, d = W_te.shape
     check_features(x, d, "x", f"W_te {W_te.shape}")
     x_rows = x.reshape(-1, d)  # (rows, d)
-    logits = (x_rows @ W_te.T).reshape(*x.shape[:-1], V)
-    return logits, (x_rows, W_te, x.shape)
+    logits = matmul(x_rows, W_te.T)  # (rows, V)
+    return logits.reshape(*x.shape[:-1], V), (x_rows, W_te, x.shape)
 
 
 # logits[n, v] = Σ_i x[n, i] W_te[v, i], so dx = dlogits @ W_te and dW_te = dlogitsᵀ @ x.
@@ -30,9 +30,8 @@ def head_backward(dlogits: Array, cache: tuple, out: Array | None = None) -> tup
     out: an array to write dW_te into, like NumPy's own out=.
     """
     x_rows, W_te, x_shape = cache
-    xp = array_module(dlogits)
     dlogits_rows = dlogits.reshape(-1, W_te.shape[0])  # (rows, V)
     # logits = x @ W_te.T
-    dx = (dlogits_rows @ W_te).reshape(x_shape)
-    dW_te = xp.matmul(dlogits_rows.T, x_rows, out=out)
-    return dx, dW_te
+    dx = matmul(dlogits_rows, W_te)  # (rows, d)
+    dW_te = matmul(dlogits_rows.T, x_rows, out=out)
+    return dx.reshape(x_shape), dW_te

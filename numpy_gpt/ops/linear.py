@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..backend import Array, array_module
+from ..backend import Array, matmul
 from .checks import check_features
 
 
@@ -17,7 +17,7 @@ def linear_forward(x: Array, W: Array, b: Array) -> tuple[Array, tuple]:
     n_in, n_out = W.shape
     check_features(x, n_in, "x", f"W {W.shape}")
     x_rows = x.reshape(-1, n_in)  # one GEMM of two matrices, not a stack of small ones
-    y = x_rows @ W  # (rows, n_out)
+    y = matmul(x_rows, W)  # (rows, n_out)
     y += b
     return y.reshape(*x.shape[:-1], n_out), (x_rows, W, x.shape)
 
@@ -32,11 +32,10 @@ def linear_backward(dy: Array, cache: tuple, out: tuple = (None, None)) -> tuple
     out: arrays to write dW and db into, like NumPy's own out=.
     """
     x_rows, W, x_shape = cache
-    xp = array_module(dy)
     dW, db = out
     dy_rows = dy.reshape(-1, W.shape[1])  # (rows, n_out)
     # y = x @ W + b
-    dx = (dy_rows @ W.T).reshape(x_shape)
-    dW = xp.matmul(x_rows.T, dy_rows, out=dW)
+    dx = matmul(dy_rows, W.T)  # (rows, n_in)
+    dW = matmul(x_rows.T, dy_rows, out=dW)
     db = dy_rows.sum(axis=0, out=db)
-    return dx, dW, db
+    return dx.reshape(x_shape), dW, db

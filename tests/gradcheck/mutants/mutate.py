@@ -491,8 +491,9 @@ def faults_of_call(node: ast.Call) -> Iterator[Fault]:
         case ast.Attribute(value=xp, attr="multiply"), [a, b]:
             yield "drop-factor", parse(f"{a} * 1.0")
             yield "drop-factor", parse(f"({b}) * {ast.unparse(xp)}.ones_like({a})")
-        case ast.Attribute(attr="matmul"), [a, b]:
-            whole = f"xp.matmul({a}, {b})"
+        case (ast.Attribute(attr="matmul") | ast.Name(id="matmul")) as product, [a, b]:
+            whole = f"{ast.unparse(product)}({a}, {b})"
+            yield "swap-operands", parse(f"{ast.unparse(product)}({b}, {a})")
             yield "transpose-lost", parse(f"{whole}.T")
             yield "reshape-for-transpose", parse(f"{whole}.T.reshape({whole}.shape)")
         case ast.Attribute(attr="concatenate"), [parts]:

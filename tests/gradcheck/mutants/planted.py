@@ -267,8 +267,8 @@ PLANTED = [
     ),
     Planted(
         "an unseeded random number in the last digits",
-        "linear_backward",
-        [("return (dx", "dx = dx * (1 + 1e-13 * xp.random.default_rng().standard_normal())\n    return (dx")],
+        "embedding_backward",
+        [("return (dW_te", "dW_pe *= 1 + 1e-13 * xp.random.default_rng().standard_normal()\n    return (dW_te")],
         "other bits",
     ),
     Planted(
