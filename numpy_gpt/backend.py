@@ -11,9 +11,10 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextvars import copy_context
 from functools import cache
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -118,10 +119,10 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
     other busily, and where any other program runs they wait long.
     """
     xp = array_module(a)
-    (M, K), N = a.shape, b.shape[1]
     cores = os.cpu_count() or 1
-    if xp is not np or not 1 < cores <= FEW_CORES or 2 * M * K * N < SHARED_PRODUCT:
+    if not 1 < cores <= FEW_CORES or not is_large_product(a, b):
         return xp.matmul(a, b, out=out)
+    M, N = len(a), b.shape[1]
     y = np.empty((M, N), np.result_type(a, b)) if out is None else out
     step = -(-max(M, N) // cores)
 
@@ -136,6 +137,22 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
     return y
 
 
+def matmul_both(first: tuple, second: tuple) -> tuple[Array, Array]:
+    """Return a @ b of first and of second, each (a, b, out); on two cores large ones are had side by side.
+
+    So a linear layer's backward goes, whose two products cost the same; neither needs to be cut.
+    """
+    if os.cpu_count() == 2 and is_large_product(*first[:2]) and is_large_product(*second[:2]):
+        one, other = in_threads(lambda product: np.matmul(product[0], product[1], out=product[2]), (first, second))
+        return one, other
+    return matmul(*first), matmul(*second)
+
+
+def is_large_product(a: Array, b: Array) -> bool:
+    """Tell whether a @ b is for a CPU, and large enough to be worth the waking of another core."""
+    return array_module(a) is np and 2 * len(a) * b.size >= SHARED_PRODUCT
+
+
 BLOCK_SIZE = 2**17  # numbers: small enough for the cache, large enough that threads seldom meet at Python's lock
 
 MANY = 4  # blocks: with fewer, waking a second thread costs more than it saves
@@ -147,10 +164,23 @@ def for_blocks(work: Callable[[slice], Any], size: int, xp: ModuleType, block: i
     On the CPU the blocks fit the cache, and where there are many they are shared among the cores;
     what work writes in one must not depend on another. A GPU, which wants big calls, gets one slice.
     """
+    shares = for_shares(lambda blocks: [work(part) for part in blocks], size, xp, block)
+    return [result for share in shares for result in share]
+
+
+def for_shares(work: Callable[[list[slice]], Any], size: int, xp: ModuleType, block: int = BLOCK_SIZE) -> list[Any]:
+    """Call work(slices) with the slices of `for_blocks`, once for each core that shares in them; return the results.
+
+    For work that keeps something, such as scratch memory, from one block to the next.
+    """
     if xp is not np or size <= block:
-        return [work(slice(0, size))]
+        return [work([slice(0, size)])]
     slices = [slice(start, min(start + block, size)) for start in range(0, size, block)]
-    return _map(work, slices) if len(slices) >= MANY else [work(part) for part in slices]
+    cores = os.cpu_count() or 1
+    if len(slices) < max(MANY, cores) or cores == 1:
+        return [work(slices)]
+    cuts = [len(slices) * number // cores for number in range(cores + 1)]
+    return _map(work, [slices[start:stop] for start, stop in pairwise(cuts)])
 
 
 def in_threads(work: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
@@ -160,8 +190,24 @@ def in_threads(work: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
 
 
 def _map(work: Callable[[Any], Any], items: list[Any]) -> list[Any]:
-    contexts = [copy_context() for _ in items]  # np.errstate of the caller holds in the threads too
-    return list(_threads().map(lambda context, item: context.run(work, item), contexts, items))
+    """Call work(item) for every item in this thread and in one more for each other core."""
+    results = [None] * len(items)
+    waiting = iter(enumerate(items))  # whoever is free takes the next
+
+    def take() -> None:
+        for number, item in waiting:
+            results[number] = work(item)
+
+    n_helpers = min(os.cpu_count() or 1, len(items)) - 1
+    # A copy of the context, so that np.errstate of the caller holds in the threads too.
+    helpers = [_threads().submit(copy_context().run, take) for _ in range(n_helpers)]
+    try:
+        take()
+    finally:
+        wait(helpers)
+    for helper in helpers:
+        helper.result()  # raises what it raised
+    return results
 
 
 @cache

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from .backend import Array, for_blocks
+from .backend import Array, for_blocks, for_shares
 from .parameters import Parameters
 
 
@@ -74,27 +74,30 @@ class AdamW:
         root = math.sqrt(1 - beta2**self.t)
         step_size, eps = lr * root / (1 - beta1**self.t), root * self.eps
 
-        def update_block(block: slice) -> None:
-            p_b, g_b, m_b, v_b = params[block], grads[block], m[block], v[block]
-            # m = β1 m + (1 − β1) g
-            m_b *= beta1
-            s = g_b * (scale * (1 - beta1))
-            m_b += s
-            # v = β2 v + (1 − β2) g²
-            v_b *= beta2
-            xp.multiply(g_b, scale * math.sqrt(1 - beta2), out=s)
-            s *= s
-            v_b += s
-            # θ = θ (1 − lr·λ) − lr · m̂ / (√v̂ + ε)
-            xp.sqrt(v_b, out=s)
-            s += eps
-            xp.divide(m_b, s, out=s)
-            s *= step_size
-            if weight_decay:
-                p_b *= 1 - lr * weight_decay
-            p_b -= s
+        def update_share(blocks: list[slice]) -> None:
+            scratch = xp.empty(blocks[0].stop - blocks[0].start, params.dtype)  # the first block is the longest
+            for block in blocks:
+                p_b, g_b, m_b, v_b = params[block], grads[block], m[block], v[block]
+                s = scratch[: p_b.size]
+                # m = β1 m + (1 − β1) g
+                xp.multiply(g_b, scale * (1 - beta1), out=s)
+                m_b *= beta1
+                m_b += s
+                # v = β2 v + (1 − β2) g²
+                xp.multiply(g_b, scale * math.sqrt(1 - beta2), out=s)
+                s *= s
+                v_b *= beta2
+                v_b += s
+                # θ = θ (1 − lr·λ) − lr · m̂ / (√v̂ + ε)
+                xp.sqrt(v_b, out=s)
+                s += eps
+                xp.divide(m_b, s, out=s)
+                s *= step_size
+                if weight_decay:
+                    p_b *= 1 - lr * weight_decay
+                p_b -= s
 
-        for_blocks(update_block, params.size, xp)
+        for_shares(update_share, params.size, xp)
 
 
 def global_norm(grads: Parameters) -> float:

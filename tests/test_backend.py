@@ -15,9 +15,11 @@ from numpy_gpt.backend import (
     device_module,
     erf,
     for_blocks,
+    for_shares,
     in_threads,
     keep_freed_memory,
     matmul,
+    matmul_both,
     scatter_add,
     synchronize,
     to_numpy,
@@ -252,6 +254,42 @@ def test_matmul_leaves_many_cores_to_blas(two_cores, monkeypatch):
     monkeypatch.setattr(backend.os, "cpu_count", lambda: 64)
     monkeypatch.setattr(backend, "in_threads", None)
     np.testing.assert_array_equal(matmul(np.ones((4, 3)), np.ones((3, 6))), np.full((4, 6), 3.0))
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 64])
+def test_matmul_both_is_both_products(monkeypatch, cores):
+    share_between_two(monkeypatch)
+    monkeypatch.setattr(backend.os, "cpu_count", lambda: cores)
+    rng = np.random.default_rng(0)
+    a, b, c = rng.standard_normal((5, 4)), rng.standard_normal((4, 3)), rng.standard_normal((4, 6))
+    out = np.full((5, 6), 7.0)
+    first, second = matmul_both((a, b, None), (a, c, out))
+    assert second is out
+    np.testing.assert_allclose(first, a @ b, rtol=1e-14)
+    np.testing.assert_allclose(second, a @ c, rtol=1e-14)
+
+
+def test_for_shares_gives_each_core_its_blocks_in_order(monkeypatch):
+    monkeypatch.setattr(backend.os, "cpu_count", lambda: 2)
+    assert for_shares(lambda blocks: blocks, 10, np, 3) == [
+        [slice(0, 3), slice(3, 6)],
+        [slice(6, 9), slice(9, 10)],
+    ]
+    assert for_shares(lambda blocks: blocks, 9, np, 3) == [[slice(0, 3), slice(3, 6), slice(6, 9)]]  # too few to share
+    assert for_shares(lambda blocks: blocks, 10, strict_device, 3) == [[slice(0, 10)]]
+
+
+def test_in_threads_hands_on_the_error_of_any_item():
+    done = []
+
+    def work(number):
+        if number == 1:
+            raise ValueError("one")
+        done.append(number)
+
+    with pytest.raises(ValueError, match="one"):
+        in_threads(work, range(4))
+    assert {0} <= set(done) <= {0, 2, 3}
 
 
 def test_matmul_on_every_device(xp):

@@ -116,7 +116,11 @@ def counting(*shape):
 
 
 COUNTING_NUMPY = SimpleNamespace(
-    **{**vars(np), "zeros": lambda *args, **keywords: np.zeros(*args, **keywords).view(Counting)}
+    **{
+        **vars(np),
+        "zeros": lambda *args, **keywords: np.zeros(*args, **keywords).view(Counting),
+        "empty": lambda *args, **keywords: np.empty(*args, **keywords).view(Counting),
+    }
 )
 
 

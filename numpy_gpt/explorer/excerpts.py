@@ -83,7 +83,7 @@ SPANS: dict[str, tuple[list[Span], list[Span]]] = {
     "ln_f": LAYERNORM,
     "logits": (
         [(ops.head_forward, "x_rows = x.reshape", "logits = matmul")],
-        [(ops.head_backward, "dlogits_rows = ", "dW_te = matmul")],
+        [(ops.head_backward, "dlogits_rows = ", "dx, dW_te = matmul_both")],
     ),
     "loss": (
         [(ops.cross_entropy_forward, "logits_rows = ", "loss = nll[counted]")],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..backend import Array, matmul
+from ..backend import Array, matmul, matmul_both
 from .checks import check_features
 
 
@@ -32,6 +32,6 @@ def head_backward(dlogits: Array, cache: tuple, out: Array | None = None) -> tup
     x_rows, W_te, x_shape = cache
     dlogits_rows = dlogits.reshape(-1, W_te.shape[0])  # (rows, V)
     # logits = x @ W_te.T
-    dx = matmul(dlogits_rows, W_te)  # (rows, d)
-    dW_te = matmul(dlogits_rows.T, x_rows, out=out)
+    # dx = dlogits @ W_te, dW_te = dlogits.T @ x
+    dx, dW_te = matmul_both((dlogits_rows, W_te, None), (dlogits_rows.T, x_rows, out))  # (rows, d), (V, d)
     return dx.reshape(x_shape), dW_te

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..backend import Array, matmul
+from ..backend import Array, matmul, matmul_both
 from .checks import check_features
 
 
@@ -35,7 +35,7 @@ def linear_backward(dy: Array, cache: tuple, out: tuple = (None, None)) -> tuple
     dW, db = out
     dy_rows = dy.reshape(-1, W.shape[1])  # (rows, n_out)
     # y = x @ W + b
-    dx = matmul(dy_rows, W.T)  # (rows, n_in)
-    dW = matmul(x_rows.T, dy_rows, out=dW)
+    # dx = dy @ W.T, dW = x.T @ dy
+    dx, dW = matmul_both((dy_rows, W.T, None), (x_rows.T, dy_rows, dW))  # (rows, n_in), (n_in, n_out)
     db = dy_rows.sum(axis=0, out=db)
     return dx.reshape(x_shape), dW, db
