@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextvars import copy_context
@@ -118,13 +119,11 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
     each core's to a BLAS of one thread. BLAS would share them too; but its threads wait for each
     other busily, and where any other program runs they wait long.
     """
-    xp = array_module(a)
-    cores = os.cpu_count() or 1
-    if not 1 < cores <= FEW_CORES or not is_large_product(a, b):
-        return xp.matmul(a, b, out=out)
+    if not 1 < spare_cores() <= FEW_CORES or not is_large_product(a, b):
+        return array_module(a).matmul(a, b, out=out)
     M, N = len(a), b.shape[1]
     y = np.empty((M, N), np.result_type(a, b)) if out is None else out
-    step = -(-max(M, N) // cores)
+    step = -(-max(M, N) // spare_cores())
 
     def share(start: int) -> None:
         part = slice(start, start + step)
@@ -142,7 +141,7 @@ def matmul_both(first: tuple, second: tuple) -> tuple[Array, Array]:
 
     So a linear layer's backward goes, whose two products cost the same; neither needs to be cut.
     """
-    if os.cpu_count() == 2 and is_large_product(*first[:2]) and is_large_product(*second[:2]):
+    if spare_cores() == 2 and is_large_product(*first[:2]) and is_large_product(*second[:2]):
         one, other = in_threads(lambda product: np.matmul(product[0], product[1], out=product[2]), (first, second))
         return one, other
     return matmul(*first), matmul(*second)
@@ -153,15 +152,21 @@ def is_large_product(a: Array, b: Array) -> bool:
     return array_module(a) is np and 2 * len(a) * b.size >= SHARED_PRODUCT
 
 
-BLOCK_SIZE = 2**17  # numbers: small enough for the cache, large enough that threads seldom meet at Python's lock
+BLOCK_SIZE = 2**18  # numbers: small enough for the cache, large enough that threads seldom meet at Python's lock
 
-MANY = 4  # blocks: with fewer, waking a second thread costs more than it saves
+
+def spare_cores() -> int:
+    """Return how many cores this thread may keep busy: all from the main thread, else one.
+
+    Another thread has others beside it, the workers of `accumulation` say, that fill the cores.
+    """
+    return (os.cpu_count() or 1) if threading.current_thread() is threading.main_thread() else 1
 
 
 def for_blocks(work: Callable[[slice], Any], size: int, xp: ModuleType, block: int = BLOCK_SIZE) -> list[Any]:
     """Call work(slice) for slices that cover 0..size, block long; return its results in order.
 
-    On the CPU the blocks fit the cache, and where there are many they are shared among the cores;
+    On the CPU the blocks fit the cache, and where there are several they are shared among the cores;
     what work writes in one must not depend on another. A GPU, which wants big calls, gets one slice.
     """
     shares = for_shares(lambda blocks: [work(part) for part in blocks], size, xp, block)
@@ -175,12 +180,11 @@ def for_shares(work: Callable[[list[slice]], Any], size: int, xp: ModuleType, bl
     """
     if xp is not np or size <= block:
         return [work([slice(0, size)])]
-    slices = [slice(start, min(start + block, size)) for start in range(0, size, block)]
-    cores = os.cpu_count() or 1
-    if len(slices) < max(MANY, cores) or cores == 1:
-        return [work(slices)]
-    cuts = [len(slices) * number // cores for number in range(cores + 1)]
-    return _map(work, [slices[start:stop] for start, stop in pairwise(cuts)])
+    n_shares = min(spare_cores(), -(-size // block))
+    n_blocks = -(-size // (block * n_shares))  # in each share
+    cuts = [size * number // (n_blocks * n_shares) for number in range(n_blocks * n_shares + 1)]
+    slices = [slice(start, stop) for start, stop in pairwise(cuts) if start < stop]
+    return _map(work, [slices[number : number + n_blocks] for number in range(0, len(slices), n_blocks)])
 
 
 def in_threads(work: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
@@ -198,7 +202,7 @@ def _map(work: Callable[[Any], Any], items: list[Any]) -> list[Any]:
         for number, item in waiting:
             results[number] = work(item)
 
-    n_helpers = min(os.cpu_count() or 1, len(items)) - 1
+    n_helpers = min(spare_cores(), len(items)) - 1
     # A copy of the context, so that np.errstate of the caller holds in the threads too.
     helpers = [_threads().submit(copy_context().run, take) for _ in range(n_helpers)]
     try:

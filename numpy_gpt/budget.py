@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 TILE = 128  # queries a tile of attention
-BLOCK = 2**17  # numbers a block of an element-wise op
+BLOCK = 2**18  # numbers a block of an element-wise op
 ITEMSIZE = {"float32": 4, "float64": 8, "int64": 8, "bool": 1}  # bytes of one number
 
 

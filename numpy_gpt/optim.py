@@ -75,7 +75,7 @@ class AdamW:
         step_size, eps = lr * root / (1 - beta1**self.t), root * self.eps
 
         def update_share(blocks: list[slice]) -> None:
-            scratch = xp.empty(blocks[0].stop - blocks[0].start, params.dtype)  # the first block is the longest
+            scratch = xp.empty(max(block.stop - block.start for block in blocks), params.dtype)
             for block in blocks:
                 p_b, g_b, m_b, v_b = params[block], grads[block], m[block], v[block]
                 s = scratch[: p_b.size]

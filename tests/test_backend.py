@@ -1,4 +1,5 @@
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -272,10 +273,13 @@ def test_matmul_both_is_both_products(monkeypatch, cores):
 def test_for_shares_gives_each_core_its_blocks_in_order(monkeypatch):
     monkeypatch.setattr(backend.os, "cpu_count", lambda: 2)
     assert for_shares(lambda blocks: blocks, 10, np, 3) == [
-        [slice(0, 3), slice(3, 6)],
-        [slice(6, 9), slice(9, 10)],
+        [slice(0, 2), slice(2, 5)],
+        [slice(5, 7), slice(7, 10)],
     ]
-    assert for_shares(lambda blocks: blocks, 9, np, 3) == [[slice(0, 3), slice(3, 6), slice(6, 9)]]  # too few to share
+    assert for_shares(lambda blocks: blocks, 3, np, 3) == [[slice(0, 3)]]
+    assert for_shares(lambda blocks: blocks, 3, np, 1) == [[slice(0, 1), slice(1, 2)], [slice(2, 3)]]
+    with ThreadPoolExecutor(1) as pool:  # a thread beside others keeps to itself
+        assert len(pool.submit(for_shares, lambda blocks: blocks, 10, np, 3).result()) == 1
     assert for_shares(lambda blocks: blocks, 10, strict_device, 3) == [[slice(0, 10)]]
 
 

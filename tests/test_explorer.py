@@ -164,7 +164,7 @@ def random_settings(seed, number):
         dict(V=50257, T_max=10**6, d=1600, h=25, L=48, B=4096, T=10**6),
         dict(V=10**7, T_max=10**7, d=10**7, h=10, L=1000, B=10**7, T=10**7),
         *(dict(V=65, T_max=256, d=64, h=4, L=2, B=1, T=T) for T in (TILE - 1, TILE, TILE + 1, 2 * TILE, 255)),
-        *(dict(V=65, T_max=1024, d=32, h=4, L=2, B=1, T=T) for T in (1023, 1024)),  # 4·R·d about BLOCK
+        *(dict(V=65, T_max=1024, d=64, h=4, L=2, B=1, T=T) for T in (1023, 1024)),  # 4·R·d about BLOCK
     ]
     for count in range(number):
         if count < len(extremes):

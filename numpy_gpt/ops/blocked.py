@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import BLOCK_SIZE, MANY, Array, array_module, for_blocks
+from ..backend import BLOCK_SIZE, Array, array_module, for_blocks
 from .checks import check_ids
 from .cross_entropy import IGNORE_INDEX, cross_entropy_backward, cross_entropy_forward
 from .gelu import gelu_backward, gelu_forward
@@ -62,7 +62,7 @@ def gelu_blocked_backward(dy: Array, cache: tuple) -> Array:
 
 def layernorm_blocked_forward(x: Array, gamma: Array, beta: Array, eps: float = 1e-5) -> tuple[Array, tuple]:
     """`layernorm_forward`, some rows at a time."""
-    if one_block(x, (MANY - 1) * BLOCK_SIZE):  # all that blocks bring here is threads
+    if one_block(x):
         return layernorm_forward(x, gamma, beta, eps)
     x_rows = x.reshape(-1, x.shape[-1])  # (rows, d)
     y, xhat = np.empty(x_rows.shape, x.dtype), np.empty(x_rows.shape, x.dtype)
@@ -77,7 +77,7 @@ def layernorm_blocked_forward(x: Array, gamma: Array, beta: Array, eps: float = 
 
 def layernorm_blocked_backward(dy: Array, cache: tuple, out: tuple = (None, None)) -> tuple[Array, Array, Array]:
     """`layernorm_backward`, some rows at a time; dgamma and dbeta add up over them."""
-    if one_block(dy, (MANY - 1) * BLOCK_SIZE):
+    if one_block(dy):
         return layernorm_backward(dy, cache, out)
     xhat, rstd, gamma = cache
     dy_rows, xhat_rows, rstd_rows = (t.reshape(-1, t.shape[-1]) for t in (dy, xhat, rstd))  # (rows, d), (rows, 1)

@@ -129,10 +129,10 @@ EQUIVALENT = {
     "gelu_blocked_backward:L2 branch-always `if one_block(dy): return gelu_backward(dy, cache)` → "
     "`return gelu_backward(dy, cache)`": ANY_BLOCKS,
     "gelu_blocked_backward:L10 wrong-variable `x` → `t`": "x and t have one size, and only that is read",
-    "layernorm_blocked_backward:L2 branch-lost `if one_block(dy, (MANY - 1) * BLOCK_SIZE): "
+    "layernorm_blocked_backward:L2 branch-lost `if one_block(dy): "
     "return layernorm_backward(dy, cache, out)` → "
     "`if False: pass`": ANY_BLOCKS,
-    "layernorm_blocked_backward:L2 branch-always `if one_block(dy, (MANY - 1) * BLOCK_SIZE): "
+    "layernorm_blocked_backward:L2 branch-always `if one_block(dy): "
     "return layernorm_backward(dy, cache, out)` → "
     "`return layernorm_backward(dy, cache, out)`": ANY_BLOCKS,
     "cross_entropy_blocked_backward:L3 branch-lost `if len(blocks) == 1: return cross_entropy_backward(dloss, "

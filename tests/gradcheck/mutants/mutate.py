@@ -48,7 +48,7 @@ class Mutant:
 
 
 # What decides the size of a block or tile, made so small that small inputs need several.
-SMALL = {"TILE": 3, "BLOCK_SIZE": 8, "MANY": 1, "LOSS_BLOCK": 10}
+SMALL = {"TILE": 3, "BLOCK_SIZE": 8, "LOSS_BLOCK": 10}
 
 
 def namespace(small_blocks: bool = False, function: str = "", source: str = "") -> dict:
