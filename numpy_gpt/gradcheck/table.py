@@ -29,7 +29,7 @@ def plain(report: Report, width: int = WIDTH) -> str:
     from rich.console import Console
 
     text = io.StringIO()
-    show(report, Console(file=text, width=width, color_system=None, highlight=False))
+    show(report, Console(file=text, width=width, color_system=None, highlight=False, force_jupyter=False))
     return text.getvalue().rstrip()
 
 

@@ -33,7 +33,7 @@ def as_text(show: Callable[[Console], None]) -> str:
     from rich.console import Console
 
     file = io.StringIO()
-    show(Console(file=file, width=WIDTH, highlight=False, markup=False, color_system=None))
+    show(Console(file=file, width=WIDTH, highlight=False, markup=False, color_system=None, force_jupyter=False))
     return file.getvalue().rstrip("\n")
 
 

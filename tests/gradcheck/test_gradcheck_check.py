@@ -476,3 +476,7 @@ def test_projections_of_a_forward_that_is_not_the_sum_of_its_blocks():
 
     report = check_projections(drawn(Penalised, BLOCKS["pre"]), IDX_5)
     assert report.ok, str(report)
+
+
+def test_check_model_of_a_context_shorter_than_its_ids():
+    assert check_model(Config(V=7, T_max=3, d=4, h=2, L=1)).ok

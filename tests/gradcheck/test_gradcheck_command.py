@@ -178,3 +178,11 @@ def test_fuzz(capsys):
 def test_many_lines_are_summed_up(capsys):
     assert command(["gelu"], fuzz=30) == 0
     assert len(capsys.readouterr().out.splitlines()) < 12
+
+
+def test_a_notebook_prints_the_report_too(monkeypatch):
+    pytest.importorskip("IPython")
+    report = check_model()
+    expected = str(report)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)  # where rich shows HTML in place of writing
+    assert str(report) == expected != ""
