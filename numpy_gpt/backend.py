@@ -184,17 +184,18 @@ def for_shares(work: Callable[[list[slice]], Any], size: int, xp: ModuleType, bl
     n_blocks = -(-size // (block * n_shares))  # in each share
     cuts = [size * number // (n_blocks * n_shares) for number in range(n_blocks * n_shares + 1)]
     slices = [slice(start, stop) for start, stop in pairwise(cuts) if start < stop]
-    return _map(work, [slices[number : number + n_blocks] for number in range(0, len(slices), n_blocks)])
+    return in_threads(work, [slices[number : number + n_blocks] for number in range(0, len(slices), n_blocks)])
 
 
 def in_threads(work: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-    """Call work(item) for every item, on all cores, with BLAS held to one thread in each; return the results."""
-    with _blas().limit(limits=1, user_api="blas"):
-        return _map(work, list(items))
+    """Call work(item) for every item, in this thread and one more for each spare core; return the results in order.
 
-
-def _map(work: Callable[[Any], Any], items: list[Any]) -> list[Any]:
-    """Call work(item) for every item in this thread and in one more for each other core."""
+    BLAS is held to one thread meanwhile, so that they do not get in each other's way.
+    """
+    items = list(items)
+    n_helpers = min(spare_cores(), len(items)) - 1
+    if n_helpers < 1:
+        return [work(item) for item in items]
     results = [None] * len(items)
     waiting = iter(enumerate(items))  # whoever is free takes the next
 
@@ -202,13 +203,13 @@ def _map(work: Callable[[Any], Any], items: list[Any]) -> list[Any]:
         for number, item in waiting:
             results[number] = work(item)
 
-    n_helpers = min(spare_cores(), len(items)) - 1
-    # A copy of the context, so that np.errstate of the caller holds in the threads too.
-    helpers = [_threads().submit(copy_context().run, take) for _ in range(n_helpers)]
-    try:
-        take()
-    finally:
-        wait(helpers)
+    with _blas().limit(limits=1, user_api="blas"):
+        # A copy of the context, so that np.errstate of the caller holds in the threads too.
+        helpers = [_threads().submit(copy_context().run, take) for _ in range(n_helpers)]
+        try:
+            take()
+        finally:
+            wait(helpers)
     for helper in helpers:
         helper.result()  # raises what it raised
     return results

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 TILE = 128  # queries a tile of attention
+BLAS_SHARES = 2**18  # beyond this T·T·d_head it is in tiles too
 BLOCK = 2**18  # numbers a block of an element-wise op
 ITEMSIZE = {"float32": 4, "float64": 8, "int64": 8, "bool": 1}  # bytes of one number
 
@@ -355,7 +356,8 @@ def memory(config: Config, B: int, T: int, dtype: str = "float32", gradients: in
     R, d, V = B * T, config.d, config.V
     skipped = config.L * B * config.h * (T * T - kept_pairs(config, T))
     # dattn, dscores and one product beside them; in tiles: dout; dq, dk and dv, apart, merged and joined; dx
-    attend_backward = 3 * B * config.h * T * T + 4 * R * d if T <= TILE else 11 * R * d
+    tiled = T > TILE or T * T * config.d_head > BLAS_SHARES
+    attend_backward = 11 * R * d if tiled else 3 * B * config.h * T * T + 4 * R * d
     mlp_backward = 9 * R * d  # dy, dh1 and the gradient before GELU
     if config.gelu == "tanh" and 4 * R * d > BLOCK:
         mlp_backward += 2 * BLOCK  # GELU's intermediate steps, block by block

@@ -369,6 +369,7 @@ def test_parameters_gradients_and_moments(config):
     [
         (Config(V=64, T_max=128, d=32, h=8, L=2), 2, 0.02),  # attention's T² leads
         (Config(V=64, T_max=400, d=64, h=8, L=2), 2, 0.03),  # attention in tiles
+        (Config(V=64, T_max=120, d=128, h=4, L=2), 2, 0.05),  # in one tile a head
         (Config(V=64, T_max=200, d=64, h=8, L=2, causal=False), 2, 0.03),  # in tiles that skip nothing
         (Config(V=65, T_max=64, d=128, h=4, L=3), 8, 0.02),  # the MLP
         (Config(V=20000, T_max=64, d=64, h=4, L=2), 2, 0.02),  # the tied embedding
@@ -379,7 +380,7 @@ def test_parameters_gradients_and_moments(config):
             0.04,
         ),  # an array of 4d less where NumPy reuses one
     ],
-    ids=["attention", "tiles", "tiles, no mask", "mlp", "embedding", "logits", "post-norm"],
+    ids=["attention", "tiles", "one tile", "tiles, no mask", "mlp", "embedding", "logits", "post-norm"],
 )
 def test_peak_is_that_of_a_real_step(config, B, rel):
     idx, targets = batch(config, B, config.T_max)
@@ -654,12 +655,13 @@ def test_terminal_fits_80_columns(capsys):
 
 def test_tiles_and_blocks_are_those_of_the_ops():
     from numpy_gpt.backend import BLOCK_SIZE
-    from numpy_gpt.budget import BLOCK, TILE, kept_pairs
+    from numpy_gpt.budget import BLAS_SHARES, BLOCK, TILE, kept_pairs
     from numpy_gpt.ops import attend_tiled
     from numpy_gpt.ops.attention import attend_forward
 
     assert TILE == attend_tiled.TILE
     assert BLOCK == BLOCK_SIZE
+    assert BLAS_SHARES == attend_tiled.BLAS_SHARES
     config = Config(V=7, T_max=300, d=4, h=2, L=1)
     q = np.random.default_rng(0).normal(size=(2, 300, 2))
     _, (*_, tiles, _) = attend_tiled.attend_tiled_forward(q, q, q)

@@ -56,7 +56,9 @@ def check_model(
     if model is None:
         model = Model(config, dtype="float64")
         randomise(model.params, seed)
-    idx = IDX[:, : model.config.T_max] % model.config.V if idx is None else np.array(idx)  # a copy: a student's model may write into it
+    idx = (
+        IDX[:, : model.config.T_max] % model.config.V if idx is None else np.array(idx)
+    )  # a copy: a student's model may write into it
     problem = model_problem(model, idx, targets, seed)
     to_logits = model_problem(model, idx, targets, seed, to_logits=True)
     to_logits.directions = 1

@@ -19,6 +19,8 @@ from .softmax import causal_mask
 
 TILE = 128  # queries a tile
 
+BLAS_SHARES = 2**18  # M·K·N of the largest product that OpenBLAS leaves to one thread
+
 
 def attend_tiled_forward(q: Array, k: Array, v: Array, causal: bool = True, scale: bool = True) -> tuple[Array, tuple]:
     """out = softmax(q kᵀ / √d_head, masked) v, as `attend_forward` defines it.

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..backend import Array, array_module
-from .attend_tiled import TILE, attend_tiled_backward, attend_tiled_forward
+from .attend_tiled import BLAS_SHARES, TILE, attend_tiled_backward, attend_tiled_forward
 from .linear import linear_backward, linear_forward
 from .softmax import causal_mask, softmax_backward, softmax_forward
 
@@ -101,8 +101,13 @@ def attend_backward(dout: Array, cache: tuple) -> tuple[Array, Array, Array]:
 
 
 def attend_pair(q: Array) -> tuple[Callable, Callable]:
-    """Return the forward and backward to attend with: in tiles where a CPU has a long T before it."""
-    if array_module(q) is np and q.shape[-2] > TILE:
+    """Return the forward and backward to attend with: in tiles where a CPU has a long T before it.
+
+    That is beyond one tile; and where BLAS would set its own threads on each head's product, who
+    then go on spinning on the cores that the next op wants.
+    """
+    T, d_head = q.shape[-2:]
+    if array_module(q) is np and (T > TILE or T * T * d_head > BLAS_SHARES):
         return attend_tiled_forward, attend_tiled_backward
     return attend_forward, attend_backward
 

@@ -85,6 +85,9 @@ def test_attention_takes_tiles_on_a_cpu_beyond_one_tile(strict):
     assert attend_pair(short) == (attend_forward, attend_backward)
     assert attend_pair(long) == (attend_tiled_forward, attend_tiled_backward)
     assert attend_pair(strict.asarray(long)) == (attend_forward, attend_backward)
+    narrow, wide = (np.ones((1, 64, d_head)) for d_head in (64, 65))  # what BLAS would share is tiled as well
+    assert attend_pair(narrow) == (attend_forward, attend_backward)
+    assert attend_pair(wide) == (attend_tiled_forward, attend_tiled_backward)
 
 
 def test_attention_whole_on_both_sides_of_the_choice():
