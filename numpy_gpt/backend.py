@@ -116,8 +116,8 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
     """a @ b of matrices (M, K) and (K, N), into out if given.
 
     On a CPU of few cores a large product's columns, or its rows if they are more, are shared out,
-    each core's to a BLAS of one thread. BLAS would share them too; but its threads wait for each
-    other busily, and where any other program runs they wait long.
+    each core's to a BLAS of one thread. BLAS would share them too; but its threads go on spinning
+    for a while after each product, on the core that the op after it wants.
     """
     if not 1 < spare_cores() <= FEW_CORES or not is_large_product(a, b):
         return array_module(a).matmul(a, b, out=out)

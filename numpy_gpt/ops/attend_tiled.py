@@ -41,9 +41,8 @@ def attend_tiled_forward(q: Array, k: Array, v: Array, causal: bool = True, scal
             rows = slice(start, start + TILE)
             keys = slice(0, min(start + TILE, T) if causal else T)  # the mask would drop the later ones
             attn = (q[head][rows] / root) @ k[head][keys].T  # (rows, keys)  scores
-            if causal:  # of these keys, the last ones lie in some query's future
-                own = attn[:, start:]  # (rows, rows)
-                own[future[: len(own), : len(own)]] = -math.inf
+            if causal:  # of these keys, the tile's own may lie in a query's future
+                attn[:, start:][future[: len(attn), : len(attn)]] = -math.inf
             # attn = softmax(scores), where they stand
             attn -= attn.real.max(axis=-1, keepdims=True)
             xp.exp(attn, out=attn)

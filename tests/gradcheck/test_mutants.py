@@ -114,6 +114,8 @@ def test_what_is_remembered_changes_no_line(target):
 def test_the_page_is_of_these_mutants():
     text = PAGE.read_text(encoding="utf-8")
     assert f"| planted systematically | {len(ALL)} |" in text, "write docs/kill-matrix.md anew: see its first lines"
+    named = [matrix.escaped(matrix.within_its_op(mutant.id)) for mutant in ALL]
+    assert [name for name in named if f"| {name} |" not in text] == [], "write docs/kill-matrix.md anew"
     assert "| … of these not caught | **0** |" in text
     for planted in PLANTED:
         assert planted.title in text

@@ -703,13 +703,18 @@ def rows(mutants_: Sequence[Outcome], reports: dict[str, str] | None = None) -> 
     for mutant in mutants_:
         state = "error" if mutant.error else "equivalent" if mutant.id in EQUIVALENT else ""
         marks = [mark(check in mutant.checks) for check in CHECKS]
-        name = mutant.id if reports is not None else mutant.id.partition("_backward")[2].lstrip(":. ") or mutant.id
+        name = mutant.id if reports is not None else within_its_op(mutant.id)
         report = [reports.get(mutant.id, "")] if reports is not None else []
         lines.append(
             [escaped(name), *report, state, *marks, mark(mutant.named), *(mark(b in mutant.usual) for b in BASELINES)]
         )
     heads = ["mutant", *(["report"] if reports is not None else []), "", *CHECKS, "named", *BASELINES]
     return table(heads, lines)
+
+
+def within_its_op(id: str) -> str:
+    """Return a mutant's id as it stands under its op's heading."""
+    return id.partition("_backward")[2].lstrip(":. ") or id
 
 
 def mark(yes: bool) -> str:
