@@ -25,11 +25,20 @@ from numpy_gpt.checkpoint import read_checkpoint
 from numpy_gpt.cli import main
 from numpy_gpt.runs import read_history, step_files
 
+SYNC = os.fsync
+
+
+def slow_sync(file):
+    """As on a disk that takes its time, so that a kill can find a file still under its temporary name."""
+    time.sleep(0.005)
+    SYNC(file)
+
 
 def start(argv):
     """Return the pid of a new process that runs numpy-gpt with argv."""
     pid = os.fork()
     if pid == 0:
+        os.fsync = slow_sync
         log = os.open("training.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)

@@ -114,7 +114,7 @@ def test_killed_50_times_at_random_moments_a_run_loses_nothing_saved(folder):
     assert result.returncode == 0, result.stderr
     told = json.loads(result.stdout)
     assert len(told["newest"]) == 50
-    assert told["half_written"] >= 1  # how many more is up to chance
+    assert told["half_written"] >= 10  # of the 16 or 17 that are meant to
     done = told["newest"][-1]
     assert main(["train", *flags, "--steps", str(done), "--out", "whole"]) == 0
     name = f"step-{done:06d}.safetensors"
