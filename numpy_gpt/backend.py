@@ -73,16 +73,34 @@ def keep_freed_memory() -> None:
     """Ask the C library to keep the memory of freed arrays for the next ones (glibc; elsewhere nothing).
 
     By default it hands the memory of large arrays back to the system, which clears every page
-    anew for the next step. The process then stays as large as its largest step.
+    anew for the next step. The process then stays as large as its largest step. What a small
+    model works in is asked for in huge pages, of which the processor can keep track.
     """
-    if sys.platform != "linux":
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    mallopt = getattr(libc, "mallopt", None)
     if mallopt is not None:
         M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8  # malloc.h
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)  # the end of the heap is not given back below 2 GiB
         mallopt(M_MMAP_MAX, 0)  # no array gets pages of its own, which would go with it
         mallopt(M_ARENA_MAX, 1)  # nor a thread a heap of its own, which is given back more readily
+        ask_for_huge_pages()
+
+
+HUGE_PAGES = 2**28  # bytes of the heap; arrays of 4 MiB and more NumPy sees to itself
+
+
+@cache
+def ask_for_huge_pages() -> None:
+    """Advise the system to back the next HUGE_PAGES bytes of the heap with pages of 2 MiB; none is taken yet."""
+    libc = ctypes.CDLL(None)
+    MADV_HUGEPAGE, page = 14, 2**21  # mman.h
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    start = libc.malloc(HUGE_PAGES)
+    if start is not None:
+        libc.madvise(-(-start // page) * page, HUGE_PAGES - page, MADV_HUGEPAGE)
+        libc.free(start)
 
 
 def scatter_add(target: Array, ids: Array, rows: Array) -> None:

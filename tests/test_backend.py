@@ -1,3 +1,5 @@
+import re
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType, SimpleNamespace
@@ -171,8 +173,19 @@ def test_keep_freed_memory_speaks_to_glibc_alone(monkeypatch, platform, n_calls)
     library = SimpleNamespace(mallopt=lambda *arguments: calls.append(arguments))
     monkeypatch.setattr(backend.sys, "platform", platform)
     monkeypatch.setattr(backend.ctypes, "CDLL", lambda name: library)
+    monkeypatch.setattr(backend, "ask_for_huge_pages", lambda: None)
     keep_freed_memory()
     assert len(calls) == n_calls
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="huge pages are asked for on Linux alone")
+def test_the_heap_is_advised_to_use_huge_pages():
+    code = "from numpy_gpt import Config, Model; Model(Config.preset('char')); print(open('/proc/self/smaps').read())"
+    smaps = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    sizes = re.findall(r"^Size: +(\d+) kB$", smaps, re.MULTILINE)
+    flags = re.findall(r"^VmFlags: (.*)$", smaps, re.MULTILINE)  # hg: advised to huge pages
+    advised = sum(int(size) for size, flag in zip(sizes, flags, strict=True) if "hg" in flag.split())
+    assert advised * 2**10 >= backend.HUGE_PAGES - 2**22
 
 
 def test_keep_freed_memory_where_the_c_library_has_no_mallopt(monkeypatch):
