@@ -7,8 +7,9 @@ FLOPs are those of the ops in `numpy_gpt.ops`, by one rule:
   2·R·in·out as in the lesson;
 - free: comparisons, maxima, masks, copies, look-ups, transposes, work on integers, and what is
   one number for a whole array (√d_head, 1/n, AdamW's rates);
-- attention is counted over all T² pairs, as the lesson does, those that the causal mask drops
-  too; `masked` says how much of it they are. All B·T targets count in the loss.
+- attention is counted as `attend_forward` does it, over all T² pairs like the lesson, those that
+  the causal mask drops too; `masked` says how much of it they are. All B·T targets count in the loss;
+- GELU's tanh form is counted as the model does it, with its slope taken on the way forward.
 
 Bytes moved, for the arithmetic intensity, are each array that an op reads or writes, once: its
 inputs, parameters, outputs, and what it saves. Ids are left out.
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 TILE = 128  # queries a tile of attention
-BLAS_SHARES = 2**18  # beyond this T·T·d_head it is in tiles too
-BLOCK = 2**18  # numbers a block of an element-wise op
+GROUP = 2**17  # scores of the heads that it does together
 ITEMSIZE = {"float32": 4, "float64": 8, "int64": 8, "bool": 1}  # bytes of one number
 
 
@@ -114,10 +114,11 @@ def tensors(config: Config, B: int, T: int, dtype: str = "float32") -> list[Tens
         add("block", "x", "x + out", "B, T, d", "freed")
 
     def add_mlp() -> None:
-        add("block", "u", "x @ W_1 + b_1", "B, T, 4d", "saved")
         if config.gelu == "tanh":
-            add("block", "tanh", "the tanh inside GELU(u)", "B, T, 4d", "saved")
+            add("block", "u", "x @ W_1 + b_1", "B, T, 4d", "freed")
+            add("block", "slope", "dGELU(u)/du", "B, T, 4d", "saved")
         else:
+            add("block", "u", "x @ W_1 + b_1", "B, T, 4d", "saved")
             add("block", "cdf", "Φ(u)", "B, T, 4d", "saved")
         add("block", "h1", "GELU(u)", "B, T, 4d", "saved")
         add("block", "y", "h1 @ W_2 + b_2", "B, T, d", "freed")
@@ -197,9 +198,9 @@ def values_cost(B: int, h: int, T: int, d_head: int) -> Cost:
 
 
 def gelu_cost(n: int, gelu: str = "tanh") -> Cost:
-    """y = GELU(x), of n elements."""
-    forward, backward = {"tanh": (8, 11), "exact": (5, 7)}[gelu]
-    return Cost(forward * n, backward * n, 3 * n, 4 * n)
+    """y = GELU(x), of n elements; in the tanh form dy/dx with it, which leaves one product for the backward."""
+    forward, backward = {"tanh": (15, 1), "exact": (5, 7)}[gelu]
+    return Cost(forward * n, backward * n, 3 * n, (3 if gelu == "tanh" else 4) * n)
 
 
 def residual_cost(n: int) -> Cost:
@@ -355,14 +356,13 @@ def memory(config: Config, B: int, T: int, dtype: str = "float32", gradients: in
     itemsize, N = ITEMSIZE[dtype], config.n_parameters()
     R, d, V = B * T, config.d, config.V
     skipped = config.L * B * config.h * (T * T - kept_pairs(config, T))
-    # dattn, dscores and one product beside them; in tiles: dout; dq, dk and dv, apart, merged and joined; dx
-    tiled = T > TILE or T * T * config.d_head > BLAS_SHARES
-    attend_backward = 11 * R * d if tiled else 3 * B * config.h * T * T + 4 * R * d
-    mlp_backward = 9 * R * d  # dy, dh1 and the gradient before GELU
-    if config.gelu == "tanh" and 4 * R * d > BLOCK:
-        mlp_backward += 2 * BLOCK  # GELU's intermediate steps, block by block
-    else:
-        mlp_backward += 8 * R * d
+    # dx before and after the MLP, its dy and dout; dq, dk and dv; then the scores that two cores have in
+    # hand, or dqkv and what goes on from it
+    tile = T * min(T, TILE)
+    scores = min(B * config.h, 2 * max(1, GROUP // tile)) * tile
+    attend_backward = 7 * R * d + max(scores, 4 * R * d)
+    # dy, dh1 and the gradient before GELU, whose exact form has two more at a time
+    mlp_backward = (9 if config.gelu == "tanh" else 17) * R * d
     parts = {
         "parameters": N * itemsize,
         "gradients": gradients * N * itemsize,

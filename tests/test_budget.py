@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from numpy_gpt import PRESETS, AdamW, Config, Model, ops
 from numpy_gpt.budget import (
+    GROUP,
     ITEMSIZE,
+    TILE,
     Cost,
     adamw_flops,
     attention_flops,
@@ -24,6 +26,7 @@ from numpy_gpt.budget import (
     embedding_cost,
     gelu_cost,
     head_cost,
+    kept_pairs,
     layernorm_cost,
     linear_cost,
     memory,
@@ -36,13 +39,16 @@ from numpy_gpt.budget import (
     tied_sum_cost,
     values_cost,
 )
+from numpy_gpt.ops import attend_tiled, attention
+from numpy_gpt.ops.attend_tiled import attend_tiled_backward, attend_tiled_forward
 from numpy_gpt.ops.embedding_rows import embedding_rows_backward
+from numpy_gpt.ops.mlp import GELU
 
 # Arrays that count
 
 ONE = {"add", "subtract", "multiply", "divide", "exp", "log", "sqrt", "tanh", "erf"}  # FLOPs an element
 FREE = {"maximum", "equal", "not_equal", "isfinite", "invert"}
-MOVES = {"where", "split", "array_split", "concatenate", "copyto", "swapaxes"}
+MOVES = {"where", "split", "array_split", "concatenate", "copyto", "swapaxes", "empty_like"}
 
 
 class Counting(np.ndarray):
@@ -206,7 +212,7 @@ def test_softmax(rows, n):
 @given(n=sides)
 def test_gelu(gelu, n):
     forward, backward = {
-        "tanh": (ops.gelu_forward, ops.gelu_backward),
+        "tanh": GELU["tanh"],
         "exact": (ops.gelu_exact_forward, ops.gelu_exact_backward),
     }[gelu]
     check_op(gelu_cost(n, gelu), forward, backward, (counting(n),))
@@ -219,6 +225,16 @@ def test_attend(B, h, T, d_head, causal, scale):
     _, backward = flops_of(ops.attend_backward, counting(*out.shape), cache)
     costs = [scores_cost(B, h, T, d_head, scale), softmax_cost(B * h * T, T), values_cost(B, h, T, d_head)]
     assert (forward, backward) == (sum(c.forward for c in costs), sum(c.backward for c in costs))
+
+
+def test_tiles_do_half_of_attention_for_a_long_T():
+    q, k, v = (counting(1, 2, 8 * TILE, 16) for _ in range(3))
+    (out, cache), forward = flops_of(ops.attend_forward, q, k, v)
+    (_, tiled_cache), tiled_forward = flops_of(attend_tiled_forward, q, k, v)
+    _, backward = flops_of(ops.attend_backward, out, cache)
+    _, tiled_backward = flops_of(attend_tiled_backward, out, tiled_cache)
+    assert tiled_forward / forward == pytest.approx(9 / 16, rel=0.02)  # 1 + ... + 8 tiles of 8 · 8
+    assert tiled_backward / backward == pytest.approx(9 / 16, rel=0.05)
 
 
 def test_bytes_of_attention_by_hand():
@@ -298,7 +314,8 @@ def tied_rows_spared(config, idx):
 
 @every_config
 @pytest.mark.parametrize(("B", "T"), [(2, 5), (1, 6), (3, 1)])
-def test_flops_of_the_real_model(config, B, T):
+def test_flops_of_the_real_model(config, B, T, monkeypatch):
+    monkeypatch.setattr(attention, "attend_pair", lambda q: (ops.attend_forward, ops.attend_backward))  # as on a GPU
     model = Model(config, dtype="float64", xp=COUNTING_NUMPY)
     idx, targets = batch(config, B, T)
     (_, cache), forward = flops_of(model.loss_forward, idx, targets)
@@ -653,18 +670,11 @@ def test_terminal_fits_80_columns(capsys):
     assert max(len(line.rstrip()) for line in capsys.readouterr().out.splitlines()) <= 80
 
 
-def test_tiles_and_blocks_are_those_of_the_ops():
-    from numpy_gpt.backend import BLOCK_SIZE
-    from numpy_gpt.budget import BLAS_SHARES, BLOCK, TILE, kept_pairs
-    from numpy_gpt.ops import attend_tiled
-    from numpy_gpt.ops.attention import attend_forward
-
+def test_tiles_are_those_of_the_op():
     assert TILE == attend_tiled.TILE
-    assert BLOCK == BLOCK_SIZE
-    assert BLAS_SHARES == attend_tiled.BLAS_SHARES
+    assert GROUP == attend_tiled.GROUP
     config = Config(V=7, T_max=300, d=4, h=2, L=1)
-    q = np.random.default_rng(0).normal(size=(2, 300, 2))
-    _, (*_, tiles, _) = attend_tiled.attend_tiled_forward(q, q, q)
-    assert kept_pairs(config, 300) == sum(attn.size for *_, attn in tiles[(0,)])
-    _, (_, _, _, attn, _, _) = attend_forward(q[:, :TILE], q[:, :TILE], q[:, :TILE])
-    assert kept_pairs(config, TILE) == attn[0].size
+    q = np.random.default_rng(0).normal(size=(2, 300, 2))  # (h, T, d_head)
+    for T in (300, TILE):
+        _, (*_, tiles, _) = attend_tiled_forward(q[:, :T], q[:, :T], q[:, :T])
+        assert 2 * kept_pairs(config, T) == sum(attn.size for _, group in tiles for *_, attn in group)

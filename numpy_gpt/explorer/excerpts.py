@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import model, ops
+from ..ops import blocked
 from . import PAGE
 
 ROOT = Path(__file__).parents[2]
@@ -69,8 +70,8 @@ SPANS: dict[str, tuple[list[Span], list[Span]]] = {
         [(ops.mlp_backward, "# h1 = x @ W_1 + b_1", "dx, dW_1, db_1 = linear_backward"), LINEAR[1]],
     ),
     "gelu": (
-        [(ops.gelu_forward, "t = xp.multiply(x, x", "y *= 0.5")],
-        [(ops.gelu_backward, "dx = array_module(x).multiply(x, x", "dx *= dy")],
+        [(blocked.gelu_and_slope, "half = x * x", "xp.multiply(x, half, out=y)")],
+        [(blocked.gelu_blocked_backward, "for_blocks(lambda block:", "for_blocks(lambda block:")],
     ),
     "contract": (
         [(ops.mlp_forward, "y, cache_2 = linear_forward", "y, cache_2 = linear_forward"), LINEAR[0]],

@@ -14,7 +14,7 @@ from ..data import unigram_loss, windows
 from ..gradcheck import check_model
 from ..gradcheck.models import IDX, past_unmoved, randomise
 from ..model import BLOCK, Model
-from ..ops import causal_mask, cross_entropy_forward, head_backward, softmax_forward
+from ..ops import attention_weights, causal_mask, cross_entropy_forward, head_backward, softmax_forward
 from ..optim import AdamW, clip_by_global_norm
 from ..parameters import Parameters
 from .lab import Finding, Lab, Result
@@ -88,7 +88,8 @@ def sees_the_future(model: Model, lr: float) -> str:
 def attention_formula(model: Model, lr: float) -> str:
     _, (_, cache_blocks, _, _) = model.forward(IDX)
     cache_attention = next(part for part in cache_blocks[0] if len(part) == 5)
-    q, k, _, attn, *_ = cache_attention[1]  # (B, h, T, d_head), attn (B, h, T, T)
+    q, k, *_ = cache_attention[1]  # (B, h, T, d_head)
+    attn = attention_weights(cache_attention)  # (B, h, T, T)
     mask = causal_mask(q.shape[-2], np) if model.config.causal else None  # the mask has a check of its own
     expected, _ = softmax_forward(q @ k.swapaxes(-2, -1) / math.sqrt(q.shape[-1]), mask)
     gap = float(abs(attn - expected).max())

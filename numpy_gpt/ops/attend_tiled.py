@@ -1,23 +1,24 @@
-"""Attention in tiles that fit the cache: `attend_forward` and `attend_backward` for long T on a CPU.
+"""Attention in tiles that fit the cache: `attend_forward` and `attend_backward` as the model has them on a CPU.
 
 The same numbers as in attention.py, had in other ways. Scores that the causal mask would drop are
-never computed, which halves the work. Each head is done tile by tile, the heads shared among the
-cores, instead of one (B, h, T, T) tensor at a time, which is too large for any cache. And what can
-be done on (T, d_head) is not done on (T, T): the scale goes to q, dq and dk, and the row sums that
-softmax's backward asks for come from dout and out (Dao et al., 2022).
+never computed, which for a long T halves the work. Some heads are done together, tile by tile, and
+such groups shared among the cores, instead of one (B, h, T, T) tensor at a time, which is too large
+for any cache. Scores and weights stand transposed, key by query, so that softmax's maxima and sums
+run over whole vectors of queries. And what can be done on (T, d_head) is not done on (T, T): the
+scale goes to q, dq and dk, and the row sums that softmax's backward asks for come from dout and
+out (Dao et al., 2022).
 """
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
-
-from ..backend import Array, array_module, in_threads
+from ..backend import Array, array_module, in_threads, spare_cores
 from .layernorm import row_dot
-from .softmax import causal_mask
 
 TILE = 128  # queries a tile
+
+GROUP = 2**17  # scores of the heads that are done together
 
 BLAS_SHARES = 2**18  # M·K·N of the largest product that OpenBLAS leaves to one thread
 
@@ -26,33 +27,47 @@ def attend_tiled_forward(q: Array, k: Array, v: Array, causal: bool = True, scal
     """out = softmax(q kᵀ / √d_head, masked) v, as `attend_forward` defines it.
 
     q, k, v (B, h, T, d_head)  ->  out (B, h, T, d_head).
-    FLOPs a head: about half of `attend_forward`'s, forward and backward.
+    FLOPs a head: those of `attend_forward`; for a long T about half of them, forward and backward.
     """
     xp = array_module(q)
-    *B, h, T, d_head = q.shape
+    shape = q.shape
+    T, d_head = shape[-2:]
     root = d_head**0.5 if scale else 1.0
-    out = xp.empty((*B, T, h, d_head), q.dtype).swapaxes(-3, -2)  # so that merge_heads need not copy
-    future = ~causal_mask(min(T, TILE), xp)
-    tiles = {}
+    q, k, v = (merge_leading(t) for t in (q, k, v))  # (B, h, T, d_head)
+    out = empty_heads(q)
+    future = xp.tri(min(T, TILE), k=-1, dtype=bool)  # (keys, rows): the causal mask's opposite, transposed
+    groups = head_groups(q)
 
-    def attend_head(head: tuple[int, ...]) -> None:
-        attns = []
+    def attend_group(group: tuple[slice, slice]) -> list[tuple]:
+        tiles = []
         for start in range(0, T, TILE):
-            rows = slice(start, start + TILE)
-            keys = slice(0, min(start + TILE, T) if causal else T)  # the mask would drop the later ones
-            attn = (q[head][rows] / root) @ k[head][keys].T  # (rows, keys)  scores
+            rows = slice(start, min(start + TILE, T))
+            keys = slice(0, rows.stop if causal else T)  # the mask would drop the later ones
+            attn = k[group][..., keys, :] @ transpose(q[group][..., rows, :] / root)  # (..., keys, rows)  scores
             if causal:  # of these keys, the tile's own may lie in a query's future
-                attn[:, start:][future[: len(attn), : len(attn)]] = -math.inf
+                n = rows.stop - start
+                xp.copyto(attn[..., start:, :], -math.inf, where=future[:n, :n])
             # attn = softmax(scores), where they stand
-            attn -= attn.real.max(axis=-1, keepdims=True)
+            attn -= attn.real.max(axis=-2, keepdims=True)
             xp.exp(attn, out=attn)
-            attn /= attn.sum(axis=-1, keepdims=True)
-            out[head][rows] = attn @ v[head][keys]  # (rows, d_head)
-            attns.append((rows, keys, attn))
-        tiles[head] = attns
+            attn /= attn.sum(axis=-2, keepdims=True)
+            xp.matmul(transpose(attn), v[group][..., keys, :], out=out[group][..., rows, :])
+            tiles.append((rows, keys, attn))
+        return tiles
 
-    in_threads(attend_head, np.ndindex(*B, h))
-    return out, (q, k, v, out, tiles, root)
+    tiles = list(zip(groups, in_threads(attend_group, groups)))
+    return out.reshape(shape), (q, k, v, out, tiles, root)
+
+
+def tiled_weights(cache: tuple) -> Array:
+    """Return attn (B, h, T, T), put together from the tiles that `attend_tiled_forward` saved."""
+    q, _, _, _, tiles, _ = cache
+    B, h, T, _ = q.shape
+    attn = array_module(q).zeros((B, h, T, T), q.dtype)
+    for group, its_tiles in tiles:
+        for rows, keys, weights in its_tiles:
+            attn[group][..., rows, keys] = transpose(weights)
+    return attn
 
 
 # A tile of queries sees the gradient of its own rows; its keys and values are seen by every later
@@ -64,22 +79,65 @@ def attend_tiled_backward(dout: Array, cache: tuple) -> tuple[Array, Array, Arra
     """Return dq, dk, dv, each (B, h, T, d_head)."""
     q, k, v, out, tiles, root = cache
     xp = array_module(dout)
-    dq, dk, dv = (xp.zeros(q.shape, q.dtype) for _ in range(3))
+    shape, dout = dout.shape, merge_leading(dout)
+    dq, dk, dv = (empty_heads(q) for _ in range(3))
 
-    def attend_head(head: tuple[int, ...]) -> None:
-        row_sums = row_dot(dout[head], out[head])  # (T, 1)
-        for rows, keys, attn in tiles[head]:
+    def attend_group(group_and_tiles: tuple) -> None:
+        group, tiles = group_and_tiles
+        row_sums = transpose(row_dot(dout[group], out[group]))  # (..., 1, T)
+        for rows, keys, attn in reversed(tiles):  # the last sees every key
+            last = rows.stop == dout.shape[-2]
             # out = attn @ v
-            dscores = dout[head][rows] @ v[head][keys].T  # (rows, keys)  dattn
-            dv[head][keys] += attn.T @ dout[head][rows]  # (keys, d_head)
+            dscores = v[group][..., keys, :] @ transpose(dout[group][..., rows, :])  # (..., keys, rows)  dattn
+            add_product(attn, dout[group][..., rows, :], dv[group][..., keys, :], first=last)
             # attn = softmax(scores)
-            dscores -= row_sums[rows]
+            dscores -= row_sums[..., rows]
             dscores *= attn
             # scores = q @ k.T / √d_head
-            dq[head][rows] = dscores @ k[head][keys]  # (rows, d_head)
-            dk[head][keys] += dscores.T @ q[head][rows]  # (keys, d_head)
-        dq[head] /= root
-        dk[head] /= root
+            xp.matmul(transpose(dscores), k[group][..., keys, :], out=dq[group][..., rows, :])
+            add_product(dscores, q[group][..., rows, :], dk[group][..., keys, :], first=last)
+            del dscores  # before the next is made beside it
+        dq[group] /= root
+        dk[group] /= root
 
-    in_threads(attend_head, tiles)
-    return dq, dk, dv
+    in_threads(attend_group, tiles)
+    return dq.reshape(shape), dk.reshape(shape), dv.reshape(shape)
+
+
+def add_product(a: Array, b: Array, total: Array, first: bool) -> None:
+    """total += a @ b; the first product is written over what stands there."""
+    if first:
+        array_module(a).matmul(a, b, out=total)
+    else:
+        total += a @ b
+
+
+def transpose(t: Array) -> Array:
+    """(..., n, m) -> (..., m, n): a view."""
+    return t.swapaxes(-2, -1)
+
+
+def merge_leading(t: Array) -> Array:
+    """(..., h, T, d_head) -> (B, h, T, d_head): the axes before the heads made one."""
+    return t.reshape(math.prod(t.shape[:-3]), *t.shape[-3:])
+
+
+def empty_heads(like: Array) -> Array:
+    """Return an array (B, h, T, d_head) that lies in memory as (B, T, h, d_head), so that `merge_heads` is a view."""
+    B, h, T, d_head = like.shape
+    return array_module(like).empty((B, T, h, d_head), like.dtype).swapaxes(1, 2)
+
+
+def head_groups(q: Array) -> list[tuple[slice, slice]]:
+    """Cut q (B, h, T, d_head) into groups, as indices of its first two axes, of about GROUP scores a tile.
+
+    Where BLAS would share a head's products among its own threads, who then go on spinning on the
+    cores that the next op wants, there are groups for all cores.
+    """
+    B, h, T, d_head = q.shape
+    n = max(1, GROUP // (T * min(T, TILE)))  # heads
+    if T * T * d_head > BLAS_SHARES:
+        n = min(n, -(-B * h // spare_cores()))
+    if n < h:
+        return [(slice(b, b + 1), slice(head, head + n)) for b in range(B) for head in range(0, h, n)]
+    return [(slice(b, b + n // h), slice(0, h)) for b in range(0, B, n // h)]

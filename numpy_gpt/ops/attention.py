@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..backend import Array, array_module
-from .attend_tiled import BLAS_SHARES, TILE, attend_tiled_backward, attend_tiled_forward
+from .attend_tiled import attend_tiled_backward, attend_tiled_forward, tiled_weights
 from .linear import linear_backward, linear_forward
 from .softmax import causal_mask, softmax_backward, softmax_forward
 
@@ -101,15 +101,16 @@ def attend_backward(dout: Array, cache: tuple) -> tuple[Array, Array, Array]:
 
 
 def attend_pair(q: Array) -> tuple[Callable, Callable]:
-    """Return the forward and backward to attend with: in tiles where a CPU has a long T before it.
+    """Return the forward and backward to attend with: these on a GPU, on a CPU those in tiles, the same numbers."""
+    return (attend_tiled_forward, attend_tiled_backward) if array_module(q) is np else (attend_forward, attend_backward)
 
-    That is beyond one tile; and where BLAS would set its own threads on each head's product, who
-    then go on spinning on the cores that the next op wants.
-    """
-    T, d_head = q.shape[-2:]
-    if array_module(q) is np and (T > TILE or T * T * d_head > BLAS_SHARES):
-        return attend_tiled_forward, attend_tiled_backward
-    return attend_forward, attend_backward
+
+def attention_weights(cache: tuple) -> Array:
+    """Return attn (B, h, T, T) from the cache of `attention_forward`: how much of each j position t takes in."""
+    (_, _, x_shape), cache_attend, _, h, _ = cache
+    attn = tiled_weights(cache_attend) if isinstance(cache_attend[4], list) else cache_attend[3]
+    *B, T, _ = x_shape
+    return attn.reshape(*B, h, T, T)
 
 
 def attention_forward(

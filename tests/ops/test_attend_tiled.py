@@ -16,9 +16,16 @@ from helpers import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numpy_gpt.ops import attend_backward, attend_forward, attend_tiled, attention_backward, attention_forward
-from numpy_gpt.ops.attend_tiled import TILE, attend_tiled_backward, attend_tiled_forward
-from numpy_gpt.ops.attention import attend_pair
+from numpy_gpt.ops import (
+    attend_backward,
+    attend_forward,
+    attend_tiled,
+    attention,
+    attention_backward,
+    attention_forward,
+)
+from numpy_gpt.ops.attend_tiled import GROUP, TILE, attend_tiled_backward, attend_tiled_forward, head_groups
+from numpy_gpt.ops.attention import attend_pair, attention_weights
 
 switches = st.booleans()
 leading = st.lists(st.integers(1, 2), max_size=2).map(tuple)
@@ -27,6 +34,7 @@ leading = st.lists(st.integers(1, 2), max_size=2).map(tuple)
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
     monkeypatch.setattr(attend_tiled, "TILE", 4)
+    monkeypatch.setattr(attend_tiled, "GROUP", 60)
 
 
 def heads(rng, shape, dtype="float64"):
@@ -69,6 +77,19 @@ def test_memory_layout_is_no_matter(chosen, seed):
     check_layout(tiled(), heads(rng, (2, 9, 3)), chosen, rng)
 
 
+@pytest.mark.parametrize("shape", [(9, 6), (3, 9, 6), (2, 1, 9, 6)])
+def test_attention_weights_are_the_ops(shape, monkeypatch):
+    rng = np.random.default_rng(0)
+    x = random_array(rng, shape, "float64")
+    weights = tuple(random_array(rng, size, "float64") for size in ((6, 18), (18,), (6, 6), (6,)))
+    _, cache = attention_forward(x, *weights, 2)
+    attn = attention_weights(cache)
+    monkeypatch.setattr(attention, "attend_pair", lambda q: (attend_forward, attend_backward))
+    _, cache = attention_forward(x, *weights, 2)
+    assert attn.shape == (*shape[:-2], 2, 9, 9)
+    assert_close("attn", attn, attention_weights(cache), rtol=1e-12, atol=1e-15)
+
+
 def test_a_masked_score_is_never_computed():
     """A key that is nan reaches no query before it."""
     rng = np.random.default_rng(0)
@@ -79,19 +100,36 @@ def test_a_masked_score_is_never_computed():
     assert spoilt[:, :8].tobytes() == out[:, :8].tobytes()
 
 
-def test_attention_takes_tiles_on_a_cpu_beyond_one_tile(strict):
-    rng = np.random.default_rng(0)
-    (short,), (long,) = (heads(rng, (1, T, 2))[:1] for T in (TILE, TILE + 1))
-    assert attend_pair(short) == (attend_forward, attend_backward)
-    assert attend_pair(long) == (attend_tiled_forward, attend_tiled_backward)
-    assert attend_pair(strict.asarray(long)) == (attend_forward, attend_backward)
-    narrow, wide = (np.ones((1, 64, d_head)) for d_head in (64, 65))  # what BLAS would share is tiled as well
-    assert attend_pair(narrow) == (attend_forward, attend_backward)
-    assert attend_pair(wide) == (attend_tiled_forward, attend_tiled_backward)
+def test_attention_takes_tiles_on_a_cpu(strict):
+    q = np.ones((1, 3, 2))
+    assert attend_pair(q) == (attend_tiled_forward, attend_tiled_backward)
+    assert attend_pair(strict.asarray(q)) == (attend_forward, attend_backward)
 
 
-def test_attention_whole_on_both_sides_of_the_choice():
-    """The first TILE positions do not change when one more, masked from them, calls for tiles."""
+@given(st.integers(0, 4), st.integers(1, 5), st.integers(1, 13), st.sampled_from([1, 40, 200, 5000]))
+def test_groups_cover_every_head_once(B, h, T, group):
+    """Groups are of whole sequences or of one sequence's heads, and within GROUP where a head is."""
+    q = np.zeros((B, h, T, 2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attend_tiled, "GROUP", group)
+        groups = head_groups(q)
+    for found in groups:
+        q[found] += 1
+        assert q[found].shape[0] * q[found].shape[1] <= max(1, group // (T * min(T, attend_tiled.TILE)))
+    assert (q == 1).all()
+
+
+@pytest.mark.parametrize(("cores", "n_groups"), [(1, 1), (2, 2), (4, 4)])
+def test_what_blas_would_share_is_cut_for_every_core(cores, n_groups, monkeypatch):
+    monkeypatch.setattr(attend_tiled, "TILE", TILE)
+    monkeypatch.setattr(attend_tiled, "GROUP", GROUP)
+    monkeypatch.setattr(attend_tiled, "spare_cores", lambda: cores)
+    assert len(head_groups(np.zeros((1, 4, 64, 64)))) == 1  # M·K·N = 2**18: BLAS leaves it to one thread
+    assert len(head_groups(np.zeros((1, 4, 64, 65)))) == n_groups
+
+
+def test_attention_whole_on_both_sides_of_a_tile():
+    """The first TILE positions do not change when one more, masked from them, calls for a second tile."""
     rng = np.random.default_rng(0)
     d, T = 6, TILE + 1
     x = random_array(rng, (2, T, d), "float64")

@@ -48,7 +48,7 @@ class Mutant:
 
 
 # What decides the size of a block or tile, made so small that small inputs need several.
-SMALL = {"TILE": 3, "BLOCK_SIZE": 8, "LOSS_BLOCK": 10}
+SMALL = {"TILE": 3, "GROUP": 12, "BLOCK_SIZE": 8, "LOSS_BLOCK": 10}
 
 
 def namespace(small_blocks: bool = False, function: str = "", source: str = "") -> dict:
@@ -423,7 +423,9 @@ def faults_of_assignment(node: ast.Assign) -> Iterator[Fault]:
         yield "forget-write", []
         return
     value = ast.unparse(node.value)
-    if value == "out" or ".full(" in value or ".zeros(" in value:  # where to write; nothing is written yet
+    if value == "out" or any(
+        made in value for made in (".full(", ".zeros(", "empty_heads(")
+    ):  # where to write; nothing is written yet
         return
     names = [part.id for part in getattr(target, "elts", [target]) if isinstance(part, ast.Name)]
     for name in filter(is_gradient, names):

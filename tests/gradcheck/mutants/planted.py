@@ -281,6 +281,7 @@ PLANTED = [
             )
         ],
         "GELU|gelu|saved|cache",
+        ["mlp_exact"],
     ),
     # Cross-entropy
     Planted(
