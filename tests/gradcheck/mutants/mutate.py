@@ -423,10 +423,8 @@ def faults_of_assignment(node: ast.Assign) -> Iterator[Fault]:
         yield "forget-write", []
         return
     value = ast.unparse(node.value)
-    if value == "out" or any(
-        made in value for made in (".full(", ".zeros(", "empty_heads(")
-    ):  # where to write; nothing is written yet
-        return
+    if value == "out" or any(made in value for made in (".full(", ".zeros(", "empty_heads(")):
+        return  # where to write; nothing is written yet
     names = [part.id for part in getattr(target, "elts", [target]) if isinstance(part, ast.Name)]
     for name in filter(is_gradient, names):
         yield "flip-sign", [node, statement(f"{name} = -{name}")]
