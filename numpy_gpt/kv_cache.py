@@ -15,9 +15,8 @@ import numpy as np
 
 from .backend import Array, array_module
 from .model import Model
-from .ops import head_forward, merge_heads
+from .ops import gelu_exact_forward, gelu_forward, head_forward, merge_heads
 from .ops.checks import check_ids
-from .ops.mlp import GELU
 
 QUERY_BLOCK = 128  # queries at a time: their scores fit the processor's cache, and few are computed to be masked
 
@@ -57,6 +56,7 @@ class KVCache:
         self.kv = model.xp.zeros((config.L, 2, B, config.h, config.T_max, config.d_head), model.dtype)
         self.lengths = np.zeros(B, dtype=np.int64)
         self.model = model
+        self.blocks = [model.params.block(number) for number in range(config.L)]
 
     def forward(self, idx: Array, counts: Sequence[int] | np.ndarray | None = None, last: int | None = None) -> Array:
         """Read on: idx (B, T) ids  ->  logits (B, T, V), the same as of one forward over each whole row.
@@ -80,7 +80,7 @@ class KVCache:
         x = p["W_te"][idx] + p["W_pe"][xp.asarray(positions)]  # (B, T, d)
         x = x.reshape(B * T, config.d)  # rows, so that every product below reads its weights once
         for number in range(config.L):
-            x = self._block(x, p.block(number), self.kv[number], queries, counts.tolist())  # (B·T, d)
+            x = self._block(x, self.blocks[number], self.kv[number], queries, counts.tolist())  # (B·T, d)
         self.lengths += counts
         x = x.reshape(B, T, config.d)
         if last is not None:
@@ -174,7 +174,7 @@ def layernorm(x: Array, gamma: Array, beta: Array, eps: float) -> Array:
 
 def mlp(x: Array, p: dict[str, Array], gelu: str) -> Array:
     """`ops.mlp_forward` without its cache: x (rows, d)  ->  y (rows, d)."""
-    activate, _ = GELU[gelu]
+    activate = gelu_forward if gelu == "tanh" else gelu_exact_forward
     h1, _ = activate(linear(x, p["W_1"], p["b_1"]))  # (rows, 4d)
     return linear(h1, p["W_2"], p["b_2"])
 
