@@ -1,7 +1,8 @@
-"""Time PyTorch's training step at its best on a CPU: python torch_step.py B T V L h d STEPS [default].
+"""Time PyTorch's training step at its best on a CPU: python torch_step.py B T V L h d STEPS [default] [compile].
 
 A lean GPT-2 with scaled_dot_product_attention, clipping and fused AdamW, in float32; "default" takes
-PyTorch's default AdamW instead. Prints median ms: forward, backward, optimiser, step.
+PyTorch's default AdamW instead, "compile" runs the model through torch.compile. Prints median ms:
+forward, backward, optimiser, step.
 """
 
 import statistics
@@ -49,13 +50,14 @@ class GPT2(nn.Module):
 
 torch.manual_seed(0)
 model = GPT2()
+run = torch.compile(model) if "compile" in sys.argv else model
 fused = {} if "default" in sys.argv else {"fused": True}
 optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, **fused)
 rows = []
 for _ in range(WARM_UP + STEPS):
     ids = torch.randint(0, V, (B, T + 1))
     times = [time.perf_counter()]
-    loss = model(ids[:, :-1], ids[:, 1:])
+    loss = run(ids[:, :-1], ids[:, 1:])
     times.append(time.perf_counter())
     loss.backward()
     times.append(time.perf_counter())
