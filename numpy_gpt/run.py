@@ -122,7 +122,10 @@ def run_training(setup: Setup, schedule: Schedule, console: Console) -> Path:
     tokenizer = make_tokenizer(setup.tokenizer, text)
     config = setup.config(tokenizer.V)
     tokens = tokenizer.encode(text)
-    split(tokens, config.T_max, setup.validation)  # a text too short is told before a model is made
+    try:
+        split(tokens, config.T_max, setup.validation)  # a text too short is told before a model is made
+    except ValueError as error:
+        raise ValueError(f"{setup.data}: {error}") from error
     model = Model(config, schedule.seed, setup.dtype, xp)
     run = Run(setup, schedule, tokenizer, len(text), tokens, model, start(model, schedule))
     with new_folder(setup.out, setup.overwrite) as folder:

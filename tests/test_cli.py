@@ -297,7 +297,7 @@ def test_results_are_not_overwritten_unless_told(folder, capsys):
         (["--lr", "nan"], ["lr", "nan"]),
         (["--weight-decay", "-1"], ["weight_decay", "-1"]),
         (["--beta2", "1"], ["beta2", "1"]),
-        (["--T", "100000"], ["100001"]),
+        (["--T", "100000"], ["words.txt: ", "100001"]),
         (["--dtype", "float16"], ["dtype", "float16"]),
         (["--device", "tpu"], ["device", "tpu"]),
         (["--norm", "none"], ["norm", "none"]),

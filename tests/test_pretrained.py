@@ -1,6 +1,7 @@
 """Hugging Face's GPT-2 files in and out, against PyTorch: its values in golden/, and live where it is installed."""
 
 import json
+import os
 import re
 import shutil
 import struct
@@ -324,8 +325,12 @@ def test_foreign_weights(folder, start):
 
 
 @hypothesis.given(data=st.data())
-@hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+@hypothesis.settings(
+    max_examples=int(os.environ.get("NUMPY_GPT_FUZZ", "100")),
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+)
 def test_mutated_weights_are_refused_or_finite(folder, data):
+    """A hundred here; NUMPY_GPT_FUZZ=10000 python -m pytest tests/test_pretrained.py -k mutated."""
     content = bytearray((GOLDEN / "square" / "model.safetensors").read_bytes())
     header = 8 + int.from_bytes(content[:8], "little")
     for _ in range(data.draw(st.integers(1, 3))):
