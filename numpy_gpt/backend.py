@@ -11,9 +11,10 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextvars import copy_context
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from functools import cache
 from itertools import pairwise
 from types import ModuleType
@@ -178,7 +179,22 @@ def spare_cores() -> int:
 
     Another thread has others beside it, the workers of `accumulation` say, that fill the cores.
     """
-    return (os.cpu_count() or 1) if threading.current_thread() is threading.main_thread() else 1
+    alone = threading.current_thread() is threading.main_thread() and not _HELD.get()
+    return (os.cpu_count() or 1) if alone else 1
+
+
+_HELD = ContextVar("held to one core", default=False)
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Keep what runs inside, BLAS too, to one core: for comparing sizes of which only some would take another."""
+    token = _HELD.set(True)
+    try:
+        with _blas().limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        _HELD.reset(token)
 
 
 def for_blocks(work: Callable[[slice], Any], size: int, xp: ModuleType, block: int = BLOCK_SIZE) -> list[Any]:

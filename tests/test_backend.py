@@ -1,6 +1,7 @@
 import re
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType, SimpleNamespace
 
@@ -23,7 +24,9 @@ from numpy_gpt.backend import (
     keep_freed_memory,
     matmul,
     matmul_both,
+    one_core,
     scatter_add,
+    spare_cores,
     synchronize,
     to_numpy,
 )
@@ -313,3 +316,17 @@ def test_in_threads_hands_on_the_error_of_any_item():
 def test_matmul_on_every_device(xp):
     a, b = xp.asarray([[1.0, 2.0]]), xp.asarray([[3.0], [4.0]])
     np.testing.assert_array_equal(to_numpy(matmul(a, b)), [[11.0]])
+
+
+def test_held_to_one_core(monkeypatch):
+    monkeypatch.setattr(backend.os, "cpu_count", lambda: 4)
+    with threadpool_limits(2, user_api="blas"):
+        with one_core():
+            assert spare_cores() == 1
+            assert {info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas"} == {1}
+            assert in_threads(lambda item: threading.current_thread(), range(3)) == 3 * [threading.main_thread()]
+        assert spare_cores() == 4
+        with pytest.raises(ZeroDivisionError), one_core():
+            raise ZeroDivisionError
+        assert spare_cores() == 4
+        assert {info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas"} == {2}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from types import ModuleType
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..backend import one_core
 from ..config import Config
 from ..model import Model
 from .fits import fit_power, fit_quadratic
@@ -146,7 +148,8 @@ def sweep(
     report  told what is being measured
 
     The points of an axis take turns again and again, so that a machine that grows slower or
-    faster meanwhile does so for all of them.
+    faster meanwhile does so for all of them. A CPU is kept to one core: a second one joins in
+    from some size on, and would bend the exponents there.
 
     Raises ValueError for another axis, fewer than two values, or values that make no model.
     """
@@ -162,12 +165,9 @@ def sweep(
             raise ValueError(f"axis {axis} needs two different values of at least 1, got {values}")
     settings = {axis: settings_along(axis, values, config, B, T) for axis, values in chosen.items()}
     measure = partial(measure_axis, repeats=repeats, dtype=dtype, xp=xp, clock=clock, report=report)
-    return Sweep(
-        config,
-        B,
-        T,
-        {axis: tuple(zip(chosen[axis], measure(axis, settings[axis]))) for axis in chosen},
-    )
+    with one_core() if xp is np else nullcontext():
+        points = {axis: tuple(zip(chosen[axis], measure(axis, settings[axis]))) for axis in chosen}
+    return Sweep(config, B, T, points)
 
 
 def settings_along(axis: str, values: Sequence[int], config: Config, B: int, T: int) -> list[tuple[Config, int, int]]:

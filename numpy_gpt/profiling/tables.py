@@ -20,6 +20,7 @@ WIDTH = 120  # where there is no terminal to ask
 # Why backward is not twice forward, by op or else by kind of op.
 WHY = {
     "loss": "forward makes a softmax over V; backward only subtracts the targets from it and scales",
+    "gelu": "GPT-2's form takes its slope on the way forward; backward only multiplies by it",
     "GEMM": "one product forward, two of the same size backward; what differs is how fast their shapes run",
     "attention": "two products forward, four backward; softmax costs about the same both ways",
     "element-wise": "no product: it reads and writes large arrays, about as often in one way as in the other",
