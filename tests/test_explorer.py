@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from numpy_gpt import PRESETS, Config
-from numpy_gpt.budget import ITEMSIZE, TILE, budget, step_ops
+from numpy_gpt.budget import ITEMSIZE, TILE, budget, step_ops, tensors
 from numpy_gpt.cli import main
 from numpy_gpt.explorer import PAGE, page_url
 from numpy_gpt.explorer.excerpts import SPANS, excerpt, excerpts, with_excerpts
@@ -26,6 +26,15 @@ FLAGS += ["--disable-quic", "--disable-background-networking", "--disable-compon
 SIZES = ("V", "T_max", "d", "h", "L", "B", "T")
 
 # The command and the file
+
+
+def test_tensors_that_get_a_colour_by_name_are_the_budgets():
+    names = {
+        name
+        for found in re.findall(r"\[(.*?)\]\.includes\(tensor\.name\)", PAGE.read_text("utf-8"))
+        for name in json.loads(f"[{found}]")
+    }
+    assert {"scores", "h1"} < names <= {tensor.name for tensor in tensors(Config.preset("char"), 1, 1)}
 
 
 def test_command_prints_the_address_and_opens_it(capsys, monkeypatch):
