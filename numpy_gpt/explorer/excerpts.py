@@ -71,7 +71,7 @@ SPANS: dict[str, tuple[list[Span], list[Span]]] = {
     ),
     "gelu": (
         [(blocked.gelu_and_slope, "half = x * x", "xp.multiply(x, half, out=y)")],
-        [(blocked.gelu_blocked_backward, "for_blocks(lambda block:", "for_blocks(lambda block:")],
+        [(blocked.gelu_blocked_backward, "xp.multiply(dy_flat", "xp.multiply(dy_flat")],
     ),
     "contract": (
         [(ops.mlp_forward, "y, cache_2 = linear_forward", "y, cache_2 = linear_forward"), LINEAR[0]],

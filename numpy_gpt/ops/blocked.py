@@ -76,7 +76,11 @@ def gelu_blocked_backward(dy: Array, cache: tuple) -> Array:
     xp = array_module(dy)
     dx = xp.empty(dy.shape, dy.dtype)
     dy_flat, slope_flat, dx_flat = dy.reshape(-1), slope.reshape(-1), dx.reshape(-1)
-    for_blocks(lambda block: xp.multiply(dy_flat[block], slope_flat[block], out=dx_flat[block]), dy.size, xp)
+
+    def work(block: slice) -> None:
+        xp.multiply(dy_flat[block], slope_flat[block], out=dx_flat[block])
+
+    for_blocks(work, dy.size, xp)
     return dx
 
 

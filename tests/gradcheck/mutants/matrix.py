@@ -124,7 +124,7 @@ EQUIVALENT = {
     "block_backward:L8 in-place `dx = dx + dy` → `dx += dy; dx = dx`": OWN_ARRAY,
     "post_norm_block_backward:L5 in-place `dx = dx + dy` → `dx += dy; dx = dx`": OWN_ARRAY,
     "post_norm_block_backward:L8 in-place `dx = dx + dy` → `dx += dy; dx = dx`": OWN_ARRAY,
-    "gelu_blocked_backward:L6 wrong-variable `dy` → `dx`": "dy and dx have one size, and only that is read",
+    "gelu_blocked_backward:L9 wrong-variable `dy` → `dx`": "dy and dx have one size, and only that is read",
     "attend_tiled_backward:L5 wrong-variable `q` → `k`": "q and k have one shape, and only that is read",
     "layernorm_blocked_backward:L2 branch-lost `if one_block(dy): "
     "return layernorm_backward(dy, cache, out)` → "
