@@ -381,6 +381,13 @@ def test_parameters_gradients_and_moments(config):
     assert double["workspace"] == 2 * found["workspace"]
 
 
+def second_group(config, B):
+    """The bytes of scores that a second core has in hand, or has not yet when the first is done with its own."""
+    tile = config.T_max * min(config.T_max, TILE)
+    heads = max(1, GROUP // tile)
+    return ITEMSIZE["float32"] * min(heads, max(0, B * config.h - heads)) * tile
+
+
 @pytest.mark.parametrize(
     ("config", "B", "rel"),
     [
@@ -409,7 +416,8 @@ def test_peak_is_that_of_a_real_step(config, B, rel):
     model.step(idx, targets, grads)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak == pytest.approx(found["activations"] + found["workspace"], rel=rel)
+    expected = found["activations"] + found["workspace"]
+    assert expected * (1 - rel) - second_group(config, B) <= peak <= expected * (1 + rel)
 
 
 # Shapes
