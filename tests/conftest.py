@@ -1,6 +1,7 @@
 """Settings that every test shares: one BLAS thread, hypothesis without chance, and the devices."""
 
 import os
+import signal
 
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")  # before NumPy loads its BLAS; child processes inherit it
@@ -16,6 +17,9 @@ pytest.register_assert_rewrite("helpers")
 import strict_device
 
 THREADS = threadpool_limits(1)  # for the session, also where NumPy was loaded before: `pytest -n 2` must not crawl
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what it runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile(
     "numpy_gpt",
