@@ -96,16 +96,28 @@ def test_last_gives_the_last_real_positions_of_each_row(last):
 
 @pytest.mark.parametrize("forward", [lambda model, idx: KVCache(model, 2).forward(idx, last=2), last_logits])
 def test_the_head_computes_no_logits_that_were_not_asked_for(forward, monkeypatch):
-    shapes, head_forward = [], kv_cache.head_forward
+    shapes, original = [], kv_cache.product
 
     def spy(x, W):
-        shapes.append(x.shape)
-        return head_forward(x, W)
+        shapes.append((*x.shape, W.shape[1]))
+        return original(x, W)
 
-    monkeypatch.setattr(kv_cache, "head_forward", spy)
+    monkeypatch.setattr(kv_cache, "product", spy)
     logits = forward(random_model(), random_ids(np.random.default_rng(4), 2, 5))
-    assert shapes == [(2, logits.shape[1], 12)]
+    assert shapes[-1] == (2 * logits.shape[1], 12, V)
     assert logits.shape[1] < 5
+
+
+@pytest.mark.parametrize("rows", [1, kv_cache.FEW_ROWS, kv_cache.FEW_ROWS + 1])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_product_of_few_rows_and_of_many(rows, order):
+    rng = np.random.default_rng(13)
+    x, W = random_array(rng, (rows, 7)), np.asarray(random_array(rng, (7, 5)), order=order)
+    before = snapshot((x, W))
+    y = kv_cache.product(x, W)
+    assert y.shape == (rows, 5)
+    assert_close("x @ W", y, np.einsum("ri,ij->rj", x, W), 1e-14)
+    assert snapshot((x, W)) == before
 
 
 @pytest.mark.parametrize("causal", [True, False])
