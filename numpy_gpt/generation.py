@@ -10,6 +10,7 @@ import numpy as np
 from .backend import to_numpy
 from .kv_cache import KVCache, last_logits
 from .model import Model
+from .one_row import OneRow
 from .ops.checks import check_ids
 
 
@@ -174,6 +175,7 @@ class Reader:
             self.cached = [row for row, tokens in enumerate(ids) if len(tokens) <= model.config.T_max]
         if self.cached:
             self.cache = KVCache(model, len(self.cached))
+        self.one_row = OneRow(self.cache) if len(self.cached) == 1 and model.xp is np else None
 
     def next_logits(self, rows: list[int]) -> dict[int, np.ndarray]:
         """Return, for each of rows, the logits (V,) of the token after its last T_max tokens."""
@@ -195,6 +197,8 @@ class Reader:
         """Feed the cache what it has not read of each row; return (rows, V)."""
         new = [self.ids[row][length:] for row, length in zip(self.cached, self.cache.lengths)]
         counts = [len(tokens) for tokens in new]
+        if self.one_row is not None and counts == [1]:
+            return self.one_row.forward(new[0][0])[None]
         idx = np.zeros((len(new), max(counts)), dtype=np.int64)  # (rows, T), filled up with id 0
         for row, tokens in enumerate(new):
             idx[row, : len(tokens)] = tokens
@@ -206,6 +210,6 @@ def draw(p: np.ndarray, rng: np.random.Generator) -> int:
 
     Only indices with p > 0 can come, however the sum of p is rounded.
     """
-    possible = np.flatnonzero(p)
+    possible = np.flatnonzero(p > 0)
     cumulative = np.cumsum(p[possible])
     return int(possible[np.searchsorted(cumulative[:-1], rng.random() * cumulative[-1], side="right")])

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from numpy_gpt import Config, Model
 from numpy_gpt.generation import draw, generate, generate_batch, next_token_probabilities
 from numpy_gpt.kv_cache import KVCache
+from numpy_gpt.one_row import OneRow
 
 CONFIG = Config(V=11, T_max=6, d=8, h=2, L=2)
 LOGITS = np.log([0.1, 0.4, 0.2, 0.3])
@@ -208,16 +209,25 @@ def test_the_same_draws_as_from_whole_forwards(changes, length):
 
 
 def test_one_row_of_work_a_token_until_the_window_slides(model, monkeypatch):
-    shapes, forward = [], KVCache.forward
+    read, forward, forward_token = [], KVCache.forward, OneRow.forward
 
     def spy(self, idx, *arguments, **keywords):
-        shapes.append(idx.shape)
+        read.append(idx.shape)
         return forward(self, idx, *arguments, **keywords)
 
+    def spy_token(self, token):
+        read.append(token)
+        return forward_token(self, token)
+
     monkeypatch.setattr(KVCache, "forward", spy)
+    monkeypatch.setattr(OneRow, "forward", spy_token)
     monkeypatch.setattr(Model, "forward", None)
-    list(generate(model, [1, 2, 3], 6))
-    assert shapes == [(1, 3), (1, 1), (1, 1), (1, 1), (1, 6), (1, 6)]
+    tokens = list(generate(model, [1, 2, 3], 6))
+    assert read == [(1, 3), *tokens[:3], (1, 6), (1, 6)]
+    read.clear()
+    texts = generate_batch(model, [[1, 2, 3], [4, 5]], 2)
+    assert read == [(2, 3), (2, 1)]
+    assert len(texts) == 2
 
 
 PROMPTS = [[1, 2, 3], [4], list(range(9)), [5, 5, 5, 5, 5], [1, 2, 3]]
