@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 TILE = 128  # queries a tile of attention
-GROUP = 2**17  # scores of the heads that it does together
+GROUP = 2**18  # scores of the heads that it does together
 ITEMSIZE = {"float32": 4, "float64": 8, "int64": 8, "bool": 1}  # bytes of one number
 
 
@@ -357,10 +357,11 @@ def memory(config: Config, B: int, T: int, dtype: str = "float32", gradients: in
     R, d, V = B * T, config.d, config.V
     skipped = config.L * B * config.h * (T * T - kept_pairs(config, T))
     # dx before and after the MLP, its dy and dout; dq, dk and dv; then the scores that two cores have in
-    # hand, or dqkv and what goes on from it
+    # hand, and their heads' k where several tiles read it, or dqkv and what goes on from it
     tile = T * min(T, TILE)
-    scores = min(B * config.h, 2 * max(1, GROUP // tile)) * tile
-    attend_backward = 7 * R * d + max(scores, 4 * R * d)
+    heads = min(B * config.h, 2 * max(1, GROUP // tile))
+    in_hand = heads * (tile + (T * config.d_head if T > TILE else 0))
+    attend_backward = 7 * R * d + max(in_hand, 4 * R * d)
     # dy, dh1 and the gradient before GELU, whose exact form has two more at a time
     mlp_backward = (9 if config.gelu == "tanh" else 17) * R * d
     parts = {

@@ -40,7 +40,7 @@ from numpy_gpt.budget import (
     values_cost,
 )
 from numpy_gpt.ops import attend_tiled, attention
-from numpy_gpt.ops.attend_tiled import attend_tiled_backward, attend_tiled_forward
+from numpy_gpt.ops.attend_tiled import BLAS_SHARES, SHARED, attend_tiled_backward, attend_tiled_forward
 from numpy_gpt.ops.embedding_rows import embedding_rows_backward
 from numpy_gpt.ops.mlp import GELU
 
@@ -384,8 +384,10 @@ def test_parameters_gradients_and_moments(config):
 def second_group(config, B):
     """The bytes of scores that a second core has in hand, or has not yet when the first is done with its own."""
     tile = config.T_max * min(config.T_max, TILE)
-    heads = max(1, GROUP // tile)
-    return ITEMSIZE["float32"] * min(heads, max(0, B * config.h - heads)) * tile
+    shared = B * config.h * tile > SHARED or config.T_max**2 * config.d_head > BLAS_SHARES
+    heads = min(max(1, GROUP // tile), -(-B * config.h // (2 if shared else 1)))
+    n = tile + (config.T_max * config.d_head if config.T_max > TILE else 0)  # scores and k of a head
+    return ITEMSIZE["float32"] * min(heads, B * config.h - heads) * n
 
 
 @pytest.mark.parametrize(

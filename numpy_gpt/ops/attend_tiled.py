@@ -18,7 +18,9 @@ from .layernorm import row_dot
 
 TILE = 128  # queries a tile
 
-GROUP = 2**17  # scores of the heads that are done together
+GROUP = 2**18  # scores of the heads that are done together
+
+SHARED = 2**17  # scores in all: below, waking a second core does not pay
 
 BLAS_SHARES = 2**18  # M·K·N of the largest product that OpenBLAS leaves to one thread
 
@@ -40,6 +42,7 @@ def attend_tiled_forward(q: Array, k: Array, v: Array, causal: bool = True, scal
 
     def attend_group(group: tuple[slice, slice]) -> list[tuple]:
         tiles = []
+        v_group = together(v[group])
         for start in range(0, T, TILE):
             rows = slice(start, min(start + TILE, T))
             keys = slice(0, rows.stop if causal else T)  # the mask would drop the later ones
@@ -51,7 +54,7 @@ def attend_tiled_forward(q: Array, k: Array, v: Array, causal: bool = True, scal
             attn -= attn.real.max(axis=-2, keepdims=True)
             xp.exp(attn, out=attn)
             attn /= attn.sum(axis=-2, keepdims=True)
-            xp.matmul(transpose(attn), v[group][..., keys, :], out=out[group][..., rows, :])
+            xp.matmul(transpose(attn), v_group[..., keys, :], out=out[group][..., rows, :])
             tiles.append((rows, keys, attn))
         return tiles
 
@@ -85,6 +88,7 @@ def attend_tiled_backward(dout: Array, cache: tuple) -> tuple[Array, Array, Arra
     def attend_group(group_and_tiles: tuple) -> None:
         group, tiles = group_and_tiles
         row_sums = transpose(row_dot(dout[group], out[group]))  # (..., 1, T)
+        k_group = together(k[group])
         for rows, keys, attn in reversed(tiles):  # the last sees every key
             last = rows.stop == dout.shape[-2]
             # out = attn @ v
@@ -94,7 +98,7 @@ def attend_tiled_backward(dout: Array, cache: tuple) -> tuple[Array, Array, Arra
             dscores -= row_sums[..., rows]
             dscores *= attn
             # scores = q @ k.T / √d_head
-            xp.matmul(transpose(dscores), k[group][..., keys, :], out=dq[group][..., rows, :])
+            xp.matmul(transpose(dscores), k_group[..., keys, :], out=dq[group][..., rows, :])
             add_product(dscores, q[group][..., rows, :], dk[group][..., keys, :], first=last)
             del dscores  # before the next is made beside it
         dq[group] /= root
@@ -110,6 +114,11 @@ def add_product(a: Array, b: Array, total: Array, first: bool) -> None:
         array_module(a).matmul(a, b, out=total)
     else:
         total += a @ b
+
+
+def together(t: Array) -> Array:
+    """Return t (..., T, d_head) with its rows side by side in memory, a copy where several tiles will read them."""
+    return array_module(t).ascontiguousarray(t) if t.shape[-2] > TILE else t
 
 
 def transpose(t: Array) -> Array:
@@ -131,12 +140,12 @@ def empty_heads(like: Array) -> Array:
 def head_groups(q: Array) -> list[tuple[slice, slice]]:
     """Cut q (B, h, T, d_head) into groups, as indices of its first two axes, of about GROUP scores a tile.
 
-    Where BLAS would share a head's products among its own threads, who then go on spinning on the
-    cores that the next op wants, there are groups for all cores.
+    Where there are many scores there are groups for all cores; and where BLAS would share a head's
+    products among its own threads, who then go on spinning on the cores that the next op wants.
     """
     B, h, T, d_head = q.shape
     n = max(1, GROUP // (T * min(T, TILE)))  # heads
-    if T * T * d_head > BLAS_SHARES:
+    if B * h * T * min(T, TILE) > SHARED or T * T * d_head > BLAS_SHARES:
         n = min(n, -(-B * h // spare_cores()))
     if n < h:
         return [(slice(b, b + 1), slice(head, head + n)) for b in range(B) for head in range(0, h, n)]
