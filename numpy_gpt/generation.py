@@ -30,9 +30,7 @@ def next_token_probabilities(
     """
     check_sampling(temperature, top_k, top_p)
     logits = np.asarray(logits)
-    best = int(logits.argmax())  # the first of equals; the first nan, where there is one
-    if not np.isfinite(logits[best]):
-        raise ValueError(f"logits[{best}] is {logits[best]}")
+    best = likeliest(logits)
     if temperature == 0:
         p = np.zeros(logits.shape)
         p[best] = 1
@@ -42,9 +40,17 @@ def next_token_probabilities(
     if top_k is not None:
         p = keep_largest(p, top_k)
     if top_p is not None:
-        likeliest = np.sort(p)[::-1]
-        p = keep_largest(p, int(np.searchsorted(np.cumsum(likeliest), top_p * (1 - 1e-12))) + 1)
+        descending = np.sort(p)[::-1]
+        p = keep_largest(p, int(np.searchsorted(np.cumsum(descending), top_p * (1 - 1e-12))) + 1)
     return p
+
+
+def likeliest(logits: np.ndarray) -> int:
+    """Return the index of the largest of logits (V,), the first of equals; raise ValueError where it is not finite."""
+    best = int(logits.argmax())  # the first nan, where there is one
+    if not np.isfinite(logits[best]):
+        raise ValueError(f"logits[{best}] is {logits[best]}")
+    return best
 
 
 def keep_largest(p: np.ndarray, n: int) -> np.ndarray:
@@ -156,8 +162,10 @@ def _generate(
             return
         logits = reader.next_logits(going)
         for row in list(going):
-            p = next_token_probabilities(logits[row], temperature, top_k, top_p)  # (V,)
-            token = draw(p, rngs[row])
+            if temperature == 0:
+                token = likeliest(logits[row])
+            else:
+                token = draw(next_token_probabilities(logits[row], temperature, top_k, top_p), rngs[row])
             if token in stop:
                 going.remove(row)
             else:

@@ -40,7 +40,7 @@ class OneRow:
                 f"OneRow reads one row on the CPU, got a cache of {len(cache.lengths)} on {cache.model.xp.__name__}"
             )
         self.cache, self.config = cache, cache.model.config
-        self.blocks = in_threads(lay_for_one_row, [cache.model.params.block(number) for number in range(self.config.L)])
+        self.blocks = lay_for_one_row([cache.model.params.block(number) for number in range(self.config.L)])
         scratch = np.empty(4 * self.config.d, cache.model.dtype)  # a GELU that stays in the cache of the one before
         self.gelu = gelu_exact_forward if self.config.gelu == "exact" else partial(gelu_forward, out=(scratch, scratch))
 
@@ -111,18 +111,25 @@ def layernorm(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, eps: float) ->
     return y
 
 
-def lay_for_one_row(p: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return a block's parameters with W_o and W_2, where they are narrow, copied column by column.
+def lay_for_one_row(blocks: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    """Return the blocks' parameters with W_o and W_2, where they are narrow, copied column by column.
 
     Of a row times W, BLAS gives each core some of W's columns. Of a narrow W laid row by row these are a
-    short strip of every row, which the memory is slower to hand over than columns in one piece.
+    short strip of every row, which the memory is slower to hand over than columns in one piece. All the
+    copies share one vector, large enough for huge pages, of which the processor can keep track.
     """
-    return {**p, **{name: by_columns(p[name]) for name in ("W_o", "W_2") if p[name].shape[1] <= NARROW}}
+    laid = [dict(p) for p in blocks]
+    narrow = [(p, name, p[name]) for p in laid for name in ("W_o", "W_2") if p[name].shape[1] <= NARROW]
+    flat = np.empty(sum(W.size for _, _, W in narrow), blocks[0]["W_o"].dtype)
+    stop = 0
+    for p, name, W in narrow:
+        start, stop = stop, stop + W.size
+        p[name] = flat[start:stop].reshape(W.shape[::-1]).T
+    in_threads(lambda item: copy_some_rows_at_a_time(item[2], item[0][item[1]]), narrow)
+    return laid
 
 
-def by_columns(W: np.ndarray, rows: int = 64) -> np.ndarray:
-    """Return a copy of W (n_in, n_out) laid column by column, so many rows at a time: these fit the cache."""
-    copy = np.empty(W.shape, W.dtype, order="F")
+def copy_some_rows_at_a_time(W: np.ndarray, copy: np.ndarray, rows: int = 64) -> None:
+    """Copy W (n_in, n_out) into a matrix that is laid column by column; so many rows fit the cache."""
     for start in range(0, len(W), rows):
         copy[start : start + rows] = W[start : start + rows]
-    return copy

@@ -52,20 +52,24 @@ def test_logits_are_not_written_over_by_the_next_token():
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (5, 3), (64, 7), (200, 9)])
-def test_by_columns_is_the_same_matrix_in_another_order(shape):
-    W = random_array(np.random.default_rng(2), shape)
-    copy = one_row.by_columns(W)
-    assert copy.flags.f_contiguous
-    assert not np.shares_memory(copy, W)
+def test_copy_into_another_order(shape):
+    W, copy = random_array(np.random.default_rng(2), shape), np.empty(shape, order="F")
+    one_row.copy_some_rows_at_a_time(W, copy)
     np.testing.assert_array_equal(copy, W)
 
 
 def test_only_narrow_matrices_are_copied(monkeypatch):
-    p = random_model().params.block(0)
-    laid = one_row.lay_for_one_row(p)
-    assert [name for name in p if laid[name] is not p[name]] == ["W_o", "W_2"]
+    blocks = [random_model().params.block(number) for number in range(2)]
+    laid = one_row.lay_for_one_row(blocks)
+    for p, of_row in zip(blocks, laid):
+        assert [name for name in p if of_row[name] is not p[name]] == ["W_o", "W_2"]
+        for name in ("W_o", "W_2"):
+            assert of_row[name].flags.f_contiguous
+            assert not np.shares_memory(of_row[name], p[name])
+            np.testing.assert_array_equal(of_row[name], p[name])
+    assert laid[0]["W_o"].base is laid[1]["W_2"].base  # one piece of memory
     monkeypatch.setattr(one_row, "NARROW", 11)  # d is 12
-    assert all(value is p[name] for name, value in one_row.lay_for_one_row(p).items())
+    assert all(of_row[name] is p[name] for p, of_row in zip(blocks, one_row.lay_for_one_row(blocks)) for name in p)
 
 
 def test_a_refused_token_leaves_the_cache_as_it_was():
