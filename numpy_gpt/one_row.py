@@ -119,13 +119,15 @@ def lay_for_one_row(blocks: list[dict[str, np.ndarray]]) -> list[dict[str, np.nd
     copies share one vector, large enough for huge pages, of which the processor can keep track.
     """
     laid = [dict(p) for p in blocks]
-    narrow = [(p, name, p[name]) for p in laid for name in ("W_o", "W_2") if p[name].shape[1] <= NARROW]
-    flat = np.empty(sum(W.size for _, _, W in narrow), blocks[0]["W_o"].dtype)
-    stop = 0
-    for p, name, W in narrow:
+    narrow = [(p, name) for p in laid for name in ("W_o", "W_2") if p[name].shape[1] <= NARROW]
+    flat = np.empty(sum(p[name].size for p, name in narrow), blocks[0]["W_o"].dtype)
+    pairs, stop = [], 0
+    for p, name in narrow:
+        W = p[name]
         start, stop = stop, stop + W.size
-        p[name] = flat[start:stop].reshape(W.shape[::-1]).T
-    in_threads(lambda item: copy_some_rows_at_a_time(item[2], item[0][item[1]]), narrow)
+        p[name] = flat[start:stop].reshape(W.shape[::-1]).T  # of W's shape, column by column
+        pairs.append((W, p[name]))
+    in_threads(lambda pair: copy_some_rows_at_a_time(*pair), pairs)
     return laid
 
 
