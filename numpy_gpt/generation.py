@@ -183,6 +183,7 @@ class Reader:
             self.cached = [row for row, tokens in enumerate(ids) if len(tokens) <= model.config.T_max]
         if self.cached:
             self.cache = KVCache(model, len(self.cached))
+        # On a CPU a single text is read on token by token.
         self.one_row = OneRow(self.cache) if len(self.cached) == 1 and model.xp is np else None
 
     def next_logits(self, rows: list[int]) -> dict[int, np.ndarray]:

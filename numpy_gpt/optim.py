@@ -84,7 +84,7 @@ class AdamW:
                 m_b *= beta1
                 m_b += s
                 # v = β2 v + (1 − β2) g²
-                s *= math.sqrt(1 - beta2) / (1 - beta1)  # √(1 − β2) g, which the cache holds no more
+                s *= math.sqrt(1 - beta2) / (1 - beta1)  # √(1 − β2) g, from s: g itself has left the cache
                 s *= s
                 v_b *= beta2
                 v_b += s

@@ -48,7 +48,7 @@ class LikeWindows:
 
 @pytest.fixture(autouse=True)
 def like_windows(monkeypatch, tmp_path):
-    """Refuse what Windows refuses; yield the names of the files that were replaced or removed."""
+    """Refuse what Windows refuses; return the list of the names that files were replaced under or removed by."""
     changed = []
 
     def refusing(function):

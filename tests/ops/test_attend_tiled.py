@@ -128,6 +128,15 @@ def test_what_blas_would_share_is_cut_for_every_core(cores, n_groups, monkeypatc
     assert len(head_groups(np.zeros((1, 4, 64, 65)))) == n_groups
 
 
+@pytest.mark.parametrize(("cores", "n_groups"), [(1, 1), (2, 2), (4, 4)])
+def test_many_scores_are_cut_for_every_core(cores, n_groups, monkeypatch):
+    monkeypatch.setattr(attend_tiled, "TILE", TILE)
+    monkeypatch.setattr(attend_tiled, "GROUP", GROUP)
+    monkeypatch.setattr(attend_tiled, "spare_cores", lambda: cores)
+    assert len(head_groups(np.zeros((4, 8, 64, 2)))) == 1  # 2**17 scores in all
+    assert len(head_groups(np.zeros((4, 12, 64, 2)))) == n_groups
+
+
 def test_attention_whole_on_both_sides_of_a_tile():
     """The first TILE positions do not change when one more, masked from them, calls for a second tile."""
     rng = np.random.default_rng(0)
