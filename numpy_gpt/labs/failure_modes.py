@@ -87,7 +87,7 @@ def sees_the_future(model: Model, lr: float) -> str:
 
 def attention_formula(model: Model, lr: float) -> str:
     _, (_, cache_blocks, _, _) = model.forward(IDX)
-    cache_attention = next(part for part in cache_blocks[0] if len(part) == 5)
+    cache_attention = cache_blocks[0][1 if model.config.norm == "pre" else 0]
     q, k, *_ = cache_attention[1]  # (B, h, T, d_head)
     attn = attention_weights(cache_attention)  # (B, h, T, T)
     mask = causal_mask(q.shape[-2], np) if model.config.causal else None  # the mask has a check of its own

@@ -1,6 +1,6 @@
 """Causal multi-head self-attention, shape by shape (lesson §2).
 
-    x ── qkv ──> q, k, v ── attend ──> out ── merge heads, output projection ──> y
+    x ── qkv ──> q, k, v ── attend ──> out ── merge heads, output projection ──> out
 
 Leading axes are written B here; any number of them works.
 """
@@ -13,6 +13,7 @@ import numpy as np
 
 from ..backend import Array, array_module
 from .attend_tiled import attend_tiled_backward, attend_tiled_forward, tiled_weights
+from .checks import check_floating, check_shape
 from .linear import linear_backward, linear_forward
 from .softmax import causal_mask, softmax_backward, softmax_forward
 
@@ -35,12 +36,14 @@ def qkv_forward(x: Array, W_qkv: Array, b_qkv: Array, h: int) -> tuple[tuple[Arr
     x (B, T, d), W_qkv (d, 3d), b_qkv (3d,)  ->  q, k, v, each (B, h, T, d_head).
     FLOPs a token: 6d² forward, 12d² backward. Lesson §2; Vaswani et al., 2017.
 
-    Raises ValueError where x's last axis is not d, or h does not divide d.
+    Raises ValueError where a shape does not fit the others, or h does not divide d.
     """
+    check_floating(x=x, W_qkv=W_qkv, b_qkv=b_qkv)
     xp = array_module(x)
-    d = x.shape[-1]
-    if d % h:
-        raise ValueError(f"x has d = {d} features, which h = {h} heads do not divide")
+    d = len(W_qkv)
+    check_shape(W_qkv, (d, 3 * d), "W_qkv", f"d = {d}")
+    if h < 1 or d % h:
+        raise ValueError(f"W_qkv has d = {d}, which h = {h} heads do not divide")
     qkv, cache = linear_forward(x, W_qkv, b_qkv)  # (B, T, 3d)
     q, k, v = xp.split(qkv, 3, axis=-1)  # each (B, T, d)
     q, k, v = (split_heads(t, h) for t in (q, k, v))  # each (B, h, T, d_head)
@@ -69,11 +72,16 @@ def attend_forward(q: Array, k: Array, v: Array, causal: bool = True, scale: boo
 
     q, k, v (B, h, T, d_head)  ->  out (B, h, T, d_head).
     causal=False drops the mask, scale=False the √d_head (the lesson's experiments).
-    On a CPU the model has the same numbers from `attend_tiled_forward`.
+    On a CPU the model calls `attend_tiled_forward`, which gives the same numbers.
     FLOPs a head: 4·T²·d_head for the two products, twice that backward; 5·T² for scale and
     softmax, forward and backward alike.
     Lesson §2; Vaswani et al., 2017.
+
+    Raises ValueError where q, k and v are not of one shape.
     """
+    check_floating(q=q, k=k, v=v)
+    for name, t in (("k", k), ("v", v)):
+        check_shape(t, q.shape, name, f"q {q.shape}")
     xp = array_module(q)
     T, d_head = q.shape[-2:]
     scores = q @ k.swapaxes(-2, -1)  # (B, h, T, T)
@@ -109,7 +117,8 @@ def attend_pair(q: Array) -> tuple[Callable, Callable]:
 def attention_weights(cache: tuple) -> Array:
     """Return attn (B, h, T, T) from the cache of `attention_forward`: how much of each j position t takes in."""
     (_, _, x_shape), cache_attend, _, h, _ = cache
-    attn = tiled_weights(cache_attend) if isinstance(cache_attend[4], list) else cache_attend[3]
+    in_tiles = isinstance(cache_attend[4], list)  # from `attend_tiled_forward`
+    attn = tiled_weights(cache_attend) if in_tiles else cache_attend[3]
     *B, T, _ = x_shape
     return attn.reshape(*B, h, T, T)
 
@@ -124,13 +133,13 @@ def attention_forward(
     causal: bool = True,
     scale: bool = True,
 ) -> tuple[Array, tuple]:
-    """y = merge_heads(attend(q, k, v)) @ W_o + b_o,  with q, k, v from `qkv_forward`.
+    """out = merge_heads(attend(q, k, v)) @ W_o + b_o,  with q, k, v from `qkv_forward`.
 
-    x (B, T, d), W_qkv (d, 3d), b_qkv (3d,), W_o (d, d), b_o (d,)  ->  y (B, T, d).
+    x (B, T, d), W_qkv (d, 3d), b_qkv (3d,), W_o (d, d), b_o (d,)  ->  out (B, T, d).
     FLOPs a token: 8d² + 4·T·d forward, softmax apart; twice that backward.
     Lesson §2; Vaswani et al., 2017.
 
-    Raises ValueError where x's last axis is not d, or h does not divide d.
+    Raises ValueError where a shape does not fit the others, or h does not divide d.
     """
     (q, k, v), cache_qkv = qkv_forward(x, W_qkv, b_qkv, h)  # each (B, h, T, d_head)
     attend, attend_back = attend_pair(q)

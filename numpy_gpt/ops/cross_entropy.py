@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..backend import Array, array_module
-from .checks import check_ids
+from .checks import check_floating, check_ids
 
 IGNORE_INDEX = -100  # PyTorch's default too
 
@@ -18,11 +18,13 @@ def cross_entropy_forward(logits: Array, targets: Array, ignore_index: int = IGN
     Raises ValueError for a target that is neither ignore_index nor in 0 <= target < V (naming
     position and value), and where the shapes do not fit.
     """
+    check_floating(logits=logits)
     xp = array_module(logits)
     V = logits.shape[-1]
+    targets = check_ids(targets, V, "targets", ignore_index)
     if targets.shape != logits.shape[:-1]:
         raise ValueError(f"targets have shape {targets.shape}, but logits {logits.shape} want {logits.shape[:-1]}")
-    targets = check_ids(targets, V, "targets", ignore_index).reshape(-1)  # (N,)
+    targets = targets.reshape(-1)  # (N,)
     rows, counted = xp.arange(targets.size), targets != ignore_index  # (N,)
     targets = xp.where(counted, targets, 0)
     n_counted = int(counted.sum())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..backend import Array, array_module, scatter_add
-from .checks import check_ids
+from .checks import check_floating, check_ids
 
 
 def embedding_forward(idx: Array, W_te: Array, W_pe: Array) -> tuple[Array, tuple]:
@@ -15,10 +15,14 @@ def embedding_forward(idx: Array, W_te: Array, W_pe: Array) -> tuple[Array, tupl
     Raises ValueError for ids that are not integers in 0 <= id < V (naming the first bad
     position and value), and for T > T_max.
     """
-    V, T_max, T = W_te.shape[0], W_pe.shape[0], idx.shape[-1]
+    check_floating(W_te=W_te, W_pe=W_pe)
+    V, T_max = len(W_te), len(W_pe)
+    idx = check_ids(idx, V, "idx")
+    if idx.ndim == 0:
+        raise ValueError("idx must be (..., T), got shape ()")
+    T = idx.shape[-1]
     if T > T_max:
         raise ValueError(f"idx has T = {T} positions, more than T_max = {T_max}")
-    idx = check_ids(idx, V, "idx")
     tok = W_te[idx]  # (..., T, d)  what token is here
     pos = W_pe[:T]  #       (T, d)  where in the sequence
     x = tok + pos  # (..., T, d)

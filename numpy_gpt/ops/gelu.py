@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from ..backend import Array, array_module, erf
+from .checks import check_floating
 
 SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 CUBIC = 0.044715
@@ -22,6 +23,7 @@ def gelu_forward(x: Array, out: tuple = (None, None)) -> tuple[Array, tuple]:
     out: arrays to write y and t into, like NumPy's own out=.
     Hendrycks & Gimpel, 2016; lesson §3.
     """
+    check_floating(x=x)
     xp = array_module(x)
     t = xp.multiply(x, x, out=out[1])
     t *= SQRT_2_OVER_PI * CUBIC
@@ -61,6 +63,7 @@ def gelu_exact_forward(x: Array) -> tuple[Array, tuple]:
     FLOPs an element, erf and exp counted as one each: 5 forward, 7 backward.
     Hendrycks & Gimpel, 2016; lesson §3.
     """
+    check_floating(x=x)
     cdf = 0.5 * (1 + erf(x / math.sqrt(2)))  # Φ(x)
     return x * cdf, (x, cdf)
 

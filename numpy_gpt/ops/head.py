@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..backend import Array, matmul, matmul_both
-from .checks import check_features
+from .checks import check_features, check_floating
 
 
 def head_forward(x: Array, W_te: Array) -> tuple[Array, tuple]:
@@ -14,6 +14,7 @@ def head_forward(x: Array, W_te: Array) -> tuple[Array, tuple]:
 
     Raises ValueError where x's last axis is not d.
     """
+    check_floating(x=x, W_te=W_te)
     V, d = W_te.shape
     check_features(x, d, "x", f"W_te {W_te.shape}")
     x_rows = x.reshape(-1, d)  # (rows, d)

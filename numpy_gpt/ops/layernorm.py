@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..backend import Array, array_module
-from .checks import check_features
+from .checks import check_features, check_floating, check_shape
 
 
 def layernorm_forward(x: Array, gamma: Array, beta: Array, eps: float = 1e-5) -> tuple[Array, tuple]:
@@ -12,9 +12,11 @@ def layernorm_forward(x: Array, gamma: Array, beta: Array, eps: float = 1e-5) ->
     x (..., d), gamma (d,), beta (d,)  ->  y (..., d). A constant row gives beta.
     FLOPs an element: 7 forward, 11 backward. Ba, Kiros & Hinton, 2016; lesson §4.
 
-    Raises ValueError where x's last axis is not d.
+    Raises ValueError where x's last axis is not d, or beta is not (d,).
     """
-    check_features(x, gamma.shape[0], "x", f"gamma {gamma.shape}")
+    check_floating(x=x, gamma=gamma, beta=beta)
+    check_features(x, len(gamma), "x", f"gamma {gamma.shape}")
+    check_shape(beta, gamma.shape, "beta", f"gamma {gamma.shape}")
     xp = array_module(x)
     xhat = x - x.mean(axis=-1, keepdims=True)  # (..., d)
     var = row_dot(xhat, xhat) / x.shape[-1]  # (..., 1)

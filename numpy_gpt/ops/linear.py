@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..backend import Array, matmul, matmul_both
-from .checks import check_features
+from .checks import check_features, check_floating, check_shape
 
 
 def linear_forward(x: Array, W: Array, b: Array) -> tuple[Array, tuple]:
@@ -12,10 +12,12 @@ def linear_forward(x: Array, W: Array, b: Array) -> tuple[Array, tuple]:
     x (..., n_in), W (n_in, n_out), b (n_out,)  ->  y (..., n_out).
     FLOPs a row: 2·n_in·n_out forward, twice that backward (lesson §6).
 
-    Raises ValueError where x's last axis is not n_in.
+    Raises ValueError where x's last axis is not n_in, or b is not (n_out,).
     """
+    check_floating(x=x, W=W, b=b)
     n_in, n_out = W.shape
     check_features(x, n_in, "x", f"W {W.shape}")
+    check_shape(b, (n_out,), "b", f"W {W.shape}")
     x_rows = x.reshape(-1, n_in)  # one GEMM of two matrices, not a stack of small ones
     y = matmul(x_rows, W)  # (rows, n_out)
     y += b

@@ -17,8 +17,10 @@ def mlp_forward(x: Array, W_1: Array, b_1: Array, W_2: Array, b_2: Array, gelu: 
     gelu: "tanh" (GPT-2's) or "exact". FLOPs a token: 16d² forward, GELU apart; twice that backward.
     Lesson §3.
 
-    Raises ValueError where x's last axis is not d.
+    Raises ValueError where a shape does not fit the others, and for another gelu.
     """
+    if gelu not in GELU:
+        raise ValueError(f"gelu must be one of {', '.join(GELU)}, got {gelu!r}")
     activate, _ = GELU[gelu]
     h1, cache_1 = linear_forward(x, W_1, b_1)  # (..., 4d)  expand
     h1, cache_gelu = activate(h1)  # (..., 4d)

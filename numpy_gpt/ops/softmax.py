@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from types import ModuleType
 
+import numpy as np
+
 from ..backend import Array, array_module
+from .checks import check_floating
 
 
-def causal_mask(T: int, xp: ModuleType) -> Array:
+def causal_mask(T: int, xp: ModuleType = np) -> Array:
     """Return the (T, T) lower triangle: True where position t may attend to j ≤ t."""
     return xp.tri(T, dtype=bool)
 
@@ -21,6 +24,7 @@ def softmax_forward(scores: Array, mask: Array | None = None) -> tuple[Array, Ar
     FLOPs an element, exp counted as one: 4 forward, 4 backward. Lesson §2; Bridle, 1990.
     """
     xp = array_module(scores)
+    check_floating(scores=scores)
     zero, minus_inf = scores.dtype.type(0), scores.dtype.type(-math.inf)
     attn = scores.copy() if mask is None else xp.where(mask, scores, minus_inf)  # (..., n)
     # Shifting a row by a constant changes nothing and keeps exp from overflowing. The real part

@@ -219,7 +219,7 @@ def test_scale_keeps_the_scores_variance_at_1():
 
 def test_shapes_that_do_not_fit_are_errors(xp):
     x, W_qkv, b_qkv, W_o, b_o = (xp.asarray(part) for part in inputs(np.random.default_rng(0), (2, 3, 4)))
-    with pytest.raises(ValueError, match="x has d = 4 features, which h = 3 heads do not divide"):
+    with pytest.raises(ValueError, match="W_qkv has d = 4, which h = 3 heads do not divide"):
         attention_forward(x, W_qkv, b_qkv, W_o, b_o, 3)
     with pytest.raises(ValueError, match=r"x has shape \(2, 3, 2\), but W \(4, 12\) expects its last axis to be 4"):
         attention_forward(x[..., :2], W_qkv, b_qkv, W_o, b_o, 2)

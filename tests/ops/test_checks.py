@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
+from helpers import random_array
 
-from numpy_gpt.ops.checks import check_features, check_ids
+from numpy_gpt import ops
+from numpy_gpt.ops.checks import check_features, check_floating, check_ids, check_shape
 
 
 def test_good_ids_pass(xp):
@@ -51,3 +53,101 @@ def test_check_features(xp):
         check_features(xp.ones((2, 3)), 2, "x", "W")
     with pytest.raises(ValueError, match=r"x has shape \(\)"):
         check_features(xp.ones(()), 1, "x", "W")
+
+
+def test_check_floating(xp):
+    check_floating(x=xp.ones(2, dtype="float32"), W=xp.ones(2, dtype="complex128"))
+    with pytest.raises(ValueError, match=r"^W must be floating-point, got dtype int64$"):
+        check_floating(x=xp.ones(2), W=xp.ones(2, dtype="int64"))
+    with pytest.raises(TypeError, match=r"^expected a NumPy or CuPy array, got list: \[1.0\]$"):
+        check_floating(x=[1.0])
+
+
+def test_check_shape(xp):
+    check_shape(xp.ones((2, 3)), (2, 3), "W", "d = 2")
+    with pytest.raises(ValueError, match=r"^b has shape \(1,\), but W \(2, 3\) expects \(3,\)$"):
+        check_shape(xp.ones(1), (3,), "b", "W (2, 3)")
+
+
+FORWARDS = {
+    "embedding_forward": ("ids (2, 3)", (7, 4), (5, 4)),
+    "layernorm_forward": ((2, 3, 4), (4,), (4,)),
+    "linear_forward": ((2, 3, 4), (4, 5), (5,)),
+    "qkv_forward": ((2, 3, 4), (4, 12), (12,), 2),
+    "attend_forward": ((2, 2, 3, 2), (2, 2, 3, 2), (2, 2, 3, 2)),
+    "attention_forward": ((2, 3, 4), (4, 12), (12,), (4, 4), (4,), 2),
+    "softmax_forward": ((2, 3, 4),),
+    "gelu_forward": ((2, 3, 4),),
+    "gelu_exact_forward": ((2, 3, 4),),
+    "mlp_forward": ((2, 3, 4), (4, 16), (16,), (16, 4), (4,)),
+    "head_forward": ((2, 3, 4), (7, 4)),
+    "cross_entropy_forward": ((2, 3, 7), "ids (2, 3)"),
+}
+
+
+def inputs_of(name):
+    rng = np.random.default_rng(0)
+    return [
+        x if isinstance(x, int) else rng.integers(0, 5, (2, 3)) if isinstance(x, str) else random_array(rng, x)
+        for x in FORWARDS[name]
+    ]
+
+
+def places(name):
+    return [number for number, x in enumerate(FORWARDS[name]) if not isinstance(x, int)]
+
+
+EVERY_INPUT = [(name, number) for name in FORWARDS for number in places(name)]
+
+
+@pytest.mark.parametrize(("name", "number"), EVERY_INPUT)
+def test_every_op_refuses_lists(name, number):
+    inputs = inputs_of(name)
+    getattr(ops, name)(*inputs)
+    inputs[number] = inputs[number].tolist()
+    with pytest.raises(TypeError, match="expected a NumPy or CuPy array, got list"):
+        getattr(ops, name)(*inputs)
+
+
+@pytest.mark.parametrize(("name", "number"), EVERY_INPUT)
+def test_every_op_refuses_numbers_of_the_wrong_kind(name, number):
+    inputs = inputs_of(name)
+    ids = inputs[number].dtype.kind == "i"
+    inputs[number] = inputs[number].astype("float64" if ids else "int64")
+    with pytest.raises(ValueError, match="must be integers, got" if ids else "must be floating-point, got dtype int64"):
+        getattr(ops, name)(*inputs)
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "shape", "message"),
+    [
+        ("linear_forward", 2, (1,), r"^b has shape \(1,\), but W \(4, 5\) expects \(5,\)$"),
+        ("layernorm_forward", 2, (1,), r"^beta has shape \(1,\), but gamma \(4,\) expects \(4,\)$"),
+        ("qkv_forward", 1, (4, 24), r"^W_qkv has shape \(4, 24\), but d = 4 expects \(4, 12\)$"),
+        ("qkv_forward", 2, (4,), r"^b has shape \(4,\), but W \(4, 12\) expects \(12,\)$"),
+        ("attend_forward", 1, (2, 2, 1, 2), r"^k has shape \(2, 2, 1, 2\), but q \(2, 2, 3, 2\) expects"),
+        ("mlp_forward", 4, (1,), r"^b has shape \(1,\)"),
+    ],
+)
+def test_shapes_that_would_broadcast_are_refused(name, number, shape, message):
+    inputs = inputs_of(name)
+    inputs[number] = np.ones(shape)
+    with pytest.raises(ValueError, match=message):
+        getattr(ops, name)(*inputs)
+
+
+@pytest.mark.parametrize("h", [0, -2, 3])
+def test_heads_that_do_not_divide_d_are_refused(h):
+    x, W_qkv, b_qkv, _ = inputs_of("qkv_forward")
+    with pytest.raises(ValueError, match=f"W_qkv has d = 4, which h = {h} heads do not divide"):
+        ops.qkv_forward(x, W_qkv, b_qkv, h)
+
+
+def test_one_id_alone_has_no_position():
+    with pytest.raises(ValueError, match=r"^idx must be \(\.\.\., T\), got shape \(\)$"):
+        ops.embedding_forward(np.array(3), np.ones((7, 4)), np.ones((5, 4)))
+
+
+def test_another_gelu_is_refused():
+    with pytest.raises(ValueError, match=r"^gelu must be one of tanh, exact, got 'relu'$"):
+        ops.mlp_forward(*inputs_of("mlp_forward"), gelu="relu")
