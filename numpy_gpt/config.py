@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import math
 from dataclasses import asdict, dataclass, fields
 from numbers import Integral, Real
 from typing import Any
@@ -42,18 +42,24 @@ class Config:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
                 raise ValueError(f"Config.{name} must be a whole number of at least 1, got {value!r}")
+            object.__setattr__(self, name, int(value))  # NumPy's whole numbers do not go into JSON
         for name in ("causal", "scale", "tie"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"Config.{name} must be True or False, got {getattr(self, name)!r}")
         for name, choices in (("norm", ("pre", "post")), ("gelu", ("tanh", "exact"))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"Config.{name} must be one of {choices}, got {getattr(self, name)!r}")
-        if isinstance(self.eps, bool) or not isinstance(self.eps, Real) or not 0 < self.eps <= sys.float_info.max:
+        try:
+            eps = float(self.eps) if isinstance(self.eps, Real) and not isinstance(self.eps, bool) else math.nan
+        except OverflowError:  # a whole number beyond every float
+            eps = math.inf
+        if not 0 < eps < math.inf:
             raise ValueError(f"Config.eps must be a finite number above 0, got {self.eps!r:.80}")
+        object.__setattr__(self, "eps", eps)
         if self.d % self.h:
-            below = (h for h in range(min(self.h, self.d), 0, -1) if self.d % h == 0)
-            above = (h for h in range(self.h, self.d + 1) if self.d % h == 0)
-            nearest = min(next(below), next(above, self.d), key=lambda h: abs(h - self.h))
+            small = [h for h in range(1, math.isqrt(self.d) + 1) if self.d % h == 0]
+            divisors = sorted({*small, *(self.d // h for h in small)})
+            nearest = min(divisors, key=lambda h: abs(h - self.h))
             raise ValueError(
                 f"d = {self.d} is not divisible by h = {self.h} heads; the nearest h that divides it is {nearest}"
             )
@@ -87,28 +93,35 @@ class Config:
         d = self.d
         shapes: dict[str, tuple[int, ...]] = {"W_te": (self.V, d), "W_pe": (self.T_max, d)}
         for block in range(self.L):
-            shapes |= {
-                f"block.{block}.ln_1.gamma": (d,),
-                f"block.{block}.ln_1.beta": (d,),
-                f"block.{block}.W_qkv": (d, 3 * d),
-                f"block.{block}.b_qkv": (3 * d,),
-                f"block.{block}.W_o": (d, d),
-                f"block.{block}.b_o": (d,),
-                f"block.{block}.ln_2.gamma": (d,),
-                f"block.{block}.ln_2.beta": (d,),
-                f"block.{block}.W_1": (d, 4 * d),
-                f"block.{block}.b_1": (4 * d,),
-                f"block.{block}.W_2": (4 * d, d),
-                f"block.{block}.b_2": (d,),
-            }
+            shapes |= {f"block.{block}.{name}": shape for name, shape in self.block_shapes().items()}
         shapes |= {"ln_f.gamma": (d,), "ln_f.beta": (d,)}
         if not self.tie:
             shapes["W_head"] = (self.V, d)
         return shapes
 
+    def block_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the names and shapes of one block's parameters, in the order of the forward pass."""
+        d = self.d
+        return {
+            "ln_1.gamma": (d,),
+            "ln_1.beta": (d,),
+            "W_qkv": (d, 3 * d),
+            "b_qkv": (3 * d,),
+            "W_o": (d, d),
+            "b_o": (d,),
+            "ln_2.gamma": (d,),
+            "ln_2.beta": (d,),
+            "W_1": (d, 4 * d),
+            "b_1": (4 * d,),
+            "W_2": (4 * d, d),
+            "b_2": (d,),
+        }
+
     def n_parameters(self) -> int:
         """Return the exact number of parameters, N. The tied head counts once, as W_te."""
-        return sum(rows if not cols else rows * cols[0] for rows, *cols in self.parameter_shapes().values())
+        tables = (self.V + self.T_max) * self.d + (0 if self.tie else self.V * self.d)  # W_te, W_pe, W_head
+        ln_f = 2 * self.d
+        return tables + self.L * sum(map(math.prod, self.block_shapes().values())) + ln_f
 
 
 # GPT-2's four sizes (Radford et al., 2019), and three small ones that a laptop trains.

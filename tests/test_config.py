@@ -120,7 +120,9 @@ def test_sizes_are_whole_numbers_of_at_least_1(name, value):
 
 
 def test_numpy_integers_are_whole_numbers():
-    assert Config(V=np.int64(7), d=np.int32(4), h=np.uint8(2)).d_head == 2
+    config = Config(V=np.int64(7), d=np.int32(4), h=np.uint8(2), eps=np.float32(0.5))
+    assert config.d_head == 2
+    assert json.loads(json.dumps(config.to_dict())) == config.to_dict()
 
 
 @pytest.mark.parametrize("name", ["causal", "scale", "tie"])
