@@ -94,14 +94,13 @@ def generate(
     that slides moves every token to another position, so each token then takes a forward over all
     T_max; so does, from the start, each token of a model without the causal mask.
 
-    Raises ValueError for an empty prompt, n < 0, ids outside 0 <= id < V and settings that make no
-    distribution.
+    Raises ValueError for a prompt that is empty or not one text of ids in 0 <= id < V, for n < 0, seed < 0,
+    stop tokens outside 0 <= id < V, and settings that make no distribution.
     """
     check_sampling(temperature, top_k, top_p)
-    if len(prompt) == 0:
-        raise ValueError("prompt is empty; begin with the tokenizer's start_id")
-    _check_end(model, n, stop)
-    drawn = _generate(model, [list(map(int, prompt))], n, temperature, top_k, top_p, seed, stop)
+    ids = _checked_prompt(prompt, model.config.V, "prompt")
+    _check_numbers(model, n, seed, stop)
+    drawn = _generate(model, [ids], n, temperature, top_k, top_p, seed, stop)
     return (token for _, token in drawn)
 
 
@@ -123,21 +122,28 @@ def generate_batch(
     Raises ValueError as `generate` does, naming the prompt.
     """
     check_sampling(temperature, top_k, top_p)
-    for row, prompt in enumerate(prompts):
-        if len(prompt) == 0:
-            raise ValueError(f"prompts[{row}] is empty; begin with the tokenizer's start_id")
-        check_ids(np.asarray(prompt), model.config.V, f"prompts[{row}]")
-    _check_end(model, n, stop)
-    texts: list[list[int]] = [[] for _ in prompts]
-    ids = [list(map(int, prompt)) for prompt in prompts]
+    ids = [_checked_prompt(prompt, model.config.V, f"prompts[{row}]") for row, prompt in enumerate(prompts)]
+    _check_numbers(model, n, seed, stop)
+    texts: list[list[int]] = [[] for _ in ids]
     for row, token in _generate(model, ids, n, temperature, top_k, top_p, seed, stop):
         texts[row].append(token)
     return texts
 
 
-def _check_end(model: Model, n: int, stop: Collection[int]) -> None:
-    if n < 0:
-        raise ValueError(f"n must be at least 0, got {n}")
+def _checked_prompt(prompt: Sequence[int] | np.ndarray, V: int, name: str) -> list[int]:
+    """Return the ids of one text; raise ValueError, by its name, where it is none."""
+    ids = to_numpy(prompt) if hasattr(prompt, "shape") else np.array(prompt)
+    if ids.size == 0:
+        raise ValueError(f"{name} is empty; begin with the tokenizer's start_id")
+    if ids.ndim != 1:
+        raise ValueError(f"{name} must be the ids of one text, (T,), got shape {ids.shape}")
+    return check_ids(ids, V, name).tolist()
+
+
+def _check_numbers(model: Model, n: int, seed: int, stop: Collection[int]) -> None:
+    for name, value in (("n", n), ("seed", seed)):
+        if value < 0:
+            raise ValueError(f"{name} must be at least 0, got {value}")
     for token in stop:
         if not 0 <= token < model.config.V:
             raise ValueError(f"stop holds {token}; ids must lie in 0 <= id < V = {model.config.V}")

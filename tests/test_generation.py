@@ -169,11 +169,29 @@ def test_prompt_is_not_changed(model):
 
 
 @pytest.mark.parametrize(
-    ("prompt", "n", "message"), [([], 1, "prompt is empty"), ([1], -1, "n must"), ([11], 1, r"idx\[0, 0\] is 11")]
+    ("prompt", "n", "message"),
+    [
+        ([], 1, "is empty"),
+        ([1], -1, "n must be at least 0, got -1"),
+        ([11], 1, r"\[0\] is 11; ids must lie in 0 <= id < V = 11"),
+        ([11], 0, r"\[0\] is 11"),
+        ([11] + [1] * 40, 1, r"\[0\] is 11"),  # although cropped away
+        ([1.7, 2], 3, "must be integers, got dtype float64"),
+        ("12", 3, r"must be the ids of one text, \(T,\), got shape \(\)"),
+        ([[1, 2]], 3, r"must be the ids of one text, \(T,\), got shape \(1, 2\)"),
+    ],
 )
 def test_bad_prompt(model, prompt, n, message):
+    """Told at the call, before anything is drawn."""
     with pytest.raises(ValueError, match=message):
-        list(generate(model, prompt, n))
+        generate(model, prompt, n)
+    with pytest.raises(ValueError, match=message):
+        generate_batch(model, [[1], prompt], n)
+
+
+def test_bad_seed(model):
+    with pytest.raises(ValueError, match="seed must be at least 0, got -1"):
+        generate(model, [1], 3, seed=-1)
 
 
 # Generation with the key/value cache, in batches
