@@ -30,6 +30,7 @@ from .stored import StoredTensor, check_finite, naming, read_header
 HEADER = "numpy_gpt"  # the one key of the file's own metadata; several would come in an order that varies
 FORMAT = 2
 FORMAT_WITHOUT_CHECKSUM = 1  # parameters alone; still read
+OWN_METADATA = {"format", "version", "config", "sha256"}
 MOMENTS = ("adam.m.", "adam.v.")  # what stands before a parameter's name in the names of its moments
 DTYPES = {"F32": "float32", "F64": "float64"}
 LARGEST_SIZE = 2**20  # of V, T_max, d, h, L: keeps a file made to hurt from costing time and memory
@@ -94,12 +95,16 @@ def save_checkpoint(path: Path | str, model: Model, optimiser: AdamW | None = No
 
     optimiser: whose moments to write too, to train on.
 
+    Raises ValueError for metadata under a name that the checkpoint needs itself.
     Raises OSError where the file cannot be written; an older file at path is then untouched.
     Raises FloatingPointError, naming the weight, where one is inf or nan.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
+    taken = OWN_METADATA & metadata.keys()
+    if taken:
+        raise ValueError(f"metadata cannot be called {', '.join(sorted(taken))}: the checkpoint's own")
     parts = {"": model.params}
     if optimiser is not None:
         parts |= dict(zip(MOMENTS, (optimiser.m, optimiser.v), strict=True))

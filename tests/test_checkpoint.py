@@ -35,6 +35,12 @@ def rewrite(path, change_tensors=lambda tensors: None, **changed_metadata):
     save_file(tensors, path, {"numpy_gpt": json.dumps(header)})
 
 
+def test_metadata_leaves_the_checkpoints_own_names_alone(tmp_path):
+    with pytest.raises(ValueError, match="metadata cannot be called config, format: the checkpoint's own"):
+        save_checkpoint(tmp_path / "model.safetensors", Model(CONFIG), format=7, config="mine", step=3)
+    assert not any(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("tie", [True, False])
 def test_round_trip_is_bitwise(tmp_path, dtype, tie):
