@@ -47,15 +47,18 @@ class Model:
         loss, grads = model.step(idx)
 
     params  Parameters: every weight by name, views into one flat vector
-    dtype   "float32" or "float64"; xp  numpy or cupy: where and how precisely it computes
+    dtype   "float32" or "float64"; xp  numpy or cupy: how precisely and where it computes
     seed    decides the initial weights, the same ones for every dtype and device;
             None leaves them 0, to be loaded
+
+    `copy.deepcopy(model)` keeps its weights as they are now. The first model on a CPU asks the C library
+    to keep freed memory, for the whole process (`backend.keep_freed_memory`).
 
     Raises ValueError for another dtype.
     """
 
     def __init__(self, config: Config, seed: int | None = 0, dtype: str = "float32", xp: ModuleType = np) -> None:
-        if np.dtype(dtype) not in (np.float32, np.float64):
+        if dtype not in ("float32", "float64", np.float32, np.float64):
             raise ValueError(f"dtype must be float32 or float64, got {dtype!r}")
         if xp is np:
             keep_freed_memory()
@@ -68,7 +71,8 @@ class Model:
         """Draw GPT-2's initial weights: normal with standard deviation 0.02; biases 0, gammas 1.
 
         W_o and W_2 write into the residual stream, 2L times in all; dividing theirs by √(2L)
-        keeps the stream's variance from growing with depth (Radford et al., 2019, §2.3).
+        keeps the stream's variance from growing with depth (Radford et al., 2019, §2.3). OpenAI's
+        own code gives W_pe 0.01; here, as in Hugging Face's, it has 0.02.
         """
         rng = np.random.default_rng(seed)
         for name, parameter in self.params.items():
@@ -98,6 +102,11 @@ class Model:
     def dtype(self) -> np.dtype:
         """The dtype of the parameters, and so of everything computed from them."""
         return self.params.flat.dtype
+
+    def __deepcopy__(self, memo: dict) -> Model:
+        copy = Model(self.config, None, self.dtype.name, self.xp)
+        copy.params.flat[...] = self.params.flat
+        return copy
 
     def __repr__(self) -> str:
         return f"Model({self.config}, dtype={self.dtype}, {self.params.flat.size:,} parameters)"

@@ -14,7 +14,7 @@ from .backend import Array
 class Parameters(Mapping[str, Array]):
     """A model's parameters, or their gradients, by name; each a view into `flat`.
 
-    flat      (N,) every number once: what the optimiser, clipping, saving and all-reduce see
+    flat      (N,) every number once: what the optimiser, clipping and the sum over micro-batches see
     matrices  the part of flat that holds the 2-D parameters: what weight decay shrinks
     vectors   the rest: biases, gammas and betas, which are never decayed
 
@@ -57,6 +57,11 @@ class Parameters(Mapping[str, Array]):
 
     def __repr__(self) -> str:
         return f"Parameters({len(self)} arrays, {self.flat.size:,} numbers, {self.flat.dtype})"
+
+    def __deepcopy__(self, memo: dict) -> Parameters:
+        copy = self.zeros_like()
+        copy.flat[...] = self.flat
+        return copy
 
     def block(self, number: int) -> dict[str, Array]:
         """Return the views of one block under their short names: "W_qkv", "ln_1.gamma", ..."""

@@ -1,3 +1,4 @@
+import copy
 import math
 from itertools import product
 
@@ -432,7 +433,7 @@ def test_bad_targets(xp, bad):
         model.step([[0, 1, 2]], [[1, 2]])
 
 
-@pytest.mark.parametrize("dtype", ["float16", "int64", "complex128"])
+@pytest.mark.parametrize("dtype", ["float16", "int64", "complex128", "foo", None])
 def test_another_dtype_is_an_error(dtype):
     with pytest.raises(ValueError, match=f"dtype must be float32 or float64, got {dtype!r}"):
         Model(Config.preset("tiny"), dtype=dtype)
@@ -440,6 +441,17 @@ def test_another_dtype_is_an_error(dtype):
 
 def test_numpys_own_dtypes_name_a_dtype():
     assert Model(Config.preset("tiny"), dtype=np.float64).dtype == np.dtype("float64")
+
+
+def test_a_deep_copy_keeps_the_weights_as_they_are():
+    model = Model(Config.preset("tiny"), seed=1, dtype="float64")
+    kept = copy.deepcopy(model)
+    logits, _ = model.forward([[1, 2, 3]])
+    model.params.flat[...] += 1
+    assert kept.dtype == model.dtype
+    np.testing.assert_array_equal(kept.forward([[1, 2, 3]])[0], logits)
+    kept.params["W_te"][...] = 0  # a view of its own flat vector
+    assert not kept.params.flat[: kept.params["W_te"].size].any()
 
 
 def test_repr():

@@ -1,3 +1,5 @@
+import copy
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -114,6 +116,17 @@ def test_zeros_like(xp):
     assert {name: view.shape for name, view in zeros.items()} == SHAPES
     zeros.flat[...] += 2
     assert bool((p.flat == 1).all())
+
+
+def test_a_deep_copy_is_another_storage(xp):
+    p = Parameters(SHAPES, "float32", xp)
+    p.flat[...] = 1
+    kept = copy.deepcopy(p)
+    p.flat[...] += 1
+    assert kept.xp is xp
+    assert bool((kept.flat == 1).all())
+    for view in kept.values():
+        assert bool((view == 1).all())
 
 
 def test_repr():
