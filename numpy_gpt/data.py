@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .backend import array_module
 from .ops import IGNORE_INDEX
 from .ops.checks import check_ids
 
@@ -75,7 +76,8 @@ def download_shakespeare(cache: Path | str | None = None) -> Path:
 def split(tokens: np.ndarray, T: int, validation: float = 0.1) -> tuple[np.ndarray, np.ndarray]:
     """Return (train, held_out): the last share `validation` of tokens (N,) is held out.
 
-    Raises ValueError where either side is too short for one window, T + 1 tokens.
+    Raises ValueError for a share outside 0 < validation < 1, and where either side is too short for one
+    window, T + 1 tokens.
     """
     if not 0 < validation < 1:
         raise ValueError(f"validation must lie in 0 < validation < 1, got {validation!r}")
@@ -94,9 +96,9 @@ def windows(tokens: np.ndarray, B: int, T: int, rng: np.random.Generator) -> tup
 
     Every start is equally likely, and one may come twice. The same rng state gives the same windows.
 
-    Raises ValueError for fewer than T + 1 tokens.
+    Raises ValueError for fewer than T + 1 tokens, and for tokens that are not whole numbers.
     """
-    _check_window(B, T)
+    _check_window(tokens, B, T)
     if len(tokens) < T + 1:
         raise ValueError(f"{len(tokens)} tokens hold no window of T + 1 = {T + 1}")
     starts = rng.integers(len(tokens) - T, size=(B, 1))  # (B, 1)
@@ -111,9 +113,9 @@ def ordered_windows(tokens: np.ndarray, B: int, T: int) -> Iterator[tuple[np.nda
     last is filled up with id 0 and targets −100, which are not counted; the last batch may have
     fewer rows. The mean over the text weighs each batch by its counted targets.
 
-    Raises ValueError for fewer than 2 tokens.
+    Raises ValueError for fewer than 2 tokens, and for tokens that are not whole numbers.
     """
-    _check_window(B, T)
+    _check_window(tokens, B, T)
     if len(tokens) < 2:
         raise ValueError(f"{len(tokens)} tokens hold no next token to score; it takes 2")
     n = len(tokens) - 1
@@ -125,7 +127,9 @@ def ordered_windows(tokens: np.ndarray, B: int, T: int) -> Iterator[tuple[np.nda
     return ((idx[row : row + B], targets[row : row + B]) for row in range(0, n_windows, B))
 
 
-def _check_window(B: int, T: int) -> None:
+def _check_window(tokens: np.ndarray, B: int, T: int) -> None:
+    if array_module(tokens) is not np or tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+        raise ValueError(f"tokens must be one row of whole numbers (N,), got {tokens.dtype} {tokens.shape}")
     if B < 1 or T < 1:
         raise ValueError(f"B and T must be at least 1, got B = {B} and T = {T}")
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -51,15 +52,15 @@ class Schedule:
     seed: int = setting(0, "decides weights, batches and sample")
 
     def __post_init__(self) -> None:
-        for name in ("steps", "B", "accumulate", "eval_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("workers", "save_every"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("warmup", "seed", "min_lr"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        counts = {"steps": 1, "B": 1, "accumulate": 1, "eval_every": 1, "save_every": 1, "workers": 1}
+        for name, least in (counts | {"warmup": 0, "seed": 0}).items():
+            value = getattr(self, name)
+            if value is None and name in ("save_every", "workers"):
+                continue
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+                raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        if not self.min_lr >= 0:
+            raise ValueError(f"min_lr must be at least 0, got {self.min_lr}")
         if not self.min_lr <= self.lr < math.inf:
             raise ValueError(f"lr must be finite and at least min_lr = {self.min_lr}, got {self.lr}")
         if not self.clip > 0:

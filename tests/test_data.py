@@ -247,6 +247,16 @@ def test_tokens_that_hold_no_window_are_refused():
         windows(np.arange(5), 2, 5, np.random.default_rng(0))
 
 
+@pytest.mark.parametrize("tokens", [np.arange(9.0), np.arange(18).reshape(9, 2), np.arange(9) > 3])
+def test_tokens_that_are_no_ids_are_refused(tokens):
+    with pytest.raises(ValueError, match=r"tokens must be one row of whole numbers \(N,\), got"):
+        windows(tokens, 2, 5, np.random.default_rng(0))
+    with pytest.raises(ValueError, match=r"tokens must be one row of whole numbers \(N,\), got"):
+        ordered_windows(tokens, 2, 5)
+    with pytest.raises(TypeError, match="expected a NumPy or CuPy array, got list"):
+        windows(tokens.tolist(), 2, 5, np.random.default_rng(0))
+
+
 @pytest.mark.parametrize(("B", "T"), [(0, 1), (1, 0), (-1, 2)])
 def test_windows_of_no_size_are_refused(B, T):
     with pytest.raises(ValueError, match=f"got B = {B} and T = {T}"):

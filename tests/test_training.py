@@ -143,6 +143,10 @@ def test_text_shorter_than_a_window_says_so():
     ("name", "value"),
     [
         ("steps", 0),
+        ("steps", 2.5),
+        ("steps", True),
+        ("warmup", 1.5),
+        ("seed", None),
         ("B", 0),
         ("accumulate", -1),
         ("workers", 0),
