@@ -43,4 +43,4 @@ def check_absent(paths: list[Path], overwrite: bool) -> None:
     """Raise ValueError for the first path that is there, unless it may be overwritten."""
     for path in paths:
         if path.exists() and not overwrite:
-            raise ValueError(f"{path} is there already; choose another target, or overwrite it")
+            raise ValueError(f"{path} is there already; choose another target, or give --overwrite")

@@ -40,6 +40,8 @@ class AdamW:
                 raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
         if not 0 < eps < math.inf:
             raise ValueError(f"eps must be a finite number above 0, got {eps!r}")
+        if len(betas) != 2:
+            raise ValueError(f"betas must be two numbers, got {betas!r}")
         for name, value in zip(("beta1", "beta2"), betas, strict=True):
             if not 0 <= value < 1:
                 raise ValueError(f"{name} must lie in 0 <= {name} < 1, got {value!r}")
@@ -58,8 +60,10 @@ class AdamW:
         for name, value in (("lr", lr), ("scale", scale)):
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
-        if grads.shapes != self.params.shapes:
-            raise ValueError(f"these gradients, {grads}, are not those of the optimiser's parameters, {self.params}")
+        if not isinstance(grads, Parameters) or grads.shapes != self.params.shapes:
+            raise ValueError(
+                f"these gradients, {grads!r:.200}, are not those of the optimiser's parameters, {self.params}"
+            )
         self.t += 1
         p, m, v = self.params, self.m, self.v
         self._update(p.matrices, grads.matrices, m.matrices, v.matrices, lr, scale, self.weight_decay)
@@ -100,7 +104,7 @@ class AdamW:
         for_shares(update_share, params.size, xp)
 
 
-NORM_BLOCK = 2**20  # numbers: a smaller sum of squares is had sooner than another core is woken
+NORM_BLOCK = 2**20  # numbers: a smaller sum of squares is done before another core is awake
 
 
 def global_norm(grads: Parameters) -> float:

@@ -23,7 +23,7 @@ def run_tokenizing(text: str | None, file: str | None, kind: str, special: bool,
     from rich.text import Text
 
     if (text is None) == (file is None):
-        raise ValueError("give a text to tokenize, or --file FILE")
+        raise ValueError("give a text to tokenize or --file FILE, one of the two")
     if n < 0:
         raise ValueError(f"n must be at least 0, got {n}")
     if file is not None:

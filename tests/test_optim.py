@@ -59,6 +59,13 @@ def test_adamw_uses_its_own_lr():
     assert one.flat.tobytes() == other.flat.tobytes()
 
 
+def test_only_its_own_parameters_gradients_update_it():
+    optimiser = AdamW(random_parameters(0))
+    with pytest.raises(ValueError, match="are not those of the optimiser's parameters"):
+        optimiser.update(dict(random_parameters(1)))
+    assert optimiser.t == 0
+
+
 def test_lr_0_moves_nothing():
     params = random_parameters(0)
     before = params.flat.copy()
@@ -127,6 +134,7 @@ def test_adamw_moves_the_model_through_its_views():
         (dict(betas=(1.0, 0.9)), "beta1 must lie in 0 <= beta1 < 1, got 1.0"),
         (dict(betas=(0.9, -0.1)), "beta2 must lie in 0 <= beta2 < 1, got -0.1"),
         (dict(betas=(0.9, math.nan)), "beta2 must lie in"),
+        (dict(betas=(0.9,)), r"betas must be two numbers, got \(0\.9,\)"),
     ],
 )
 def test_bad_arguments(arguments, message):

@@ -48,5 +48,5 @@ LABS: dict[str, Lab] = {
 def lab(name: str) -> Lab:
     """Return the lab called name. Raises ValueError."""
     if name not in LABS:
-        raise ValueError(f"there is no lab called {name!r}; there are {', '.join(LABS)}")
+        raise ValueError(f"no lab called {name!r}; there are {', '.join(LABS)}")
     return LABS[name]

@@ -118,7 +118,7 @@ def test_real_labs_from_the_command_line(capsys, tmp_path):
 
 
 def test_mistakes_are_named(capsys, two_labs, tmp_path, monkeypatch):
-    assert "there is no lab called 'three'; there are one, two" in error_line(capsys, "run", "one", "three")
+    assert "no lab called 'three'; there are one, two" in error_line(capsys, "run", "one", "three")
     assert "--seed must be at least 0, got -1" in error_line(capsys, "run", "one", "--seed", "-1")
     file = tmp_path / "file"
     file.write_text("", encoding="utf-8")
@@ -141,6 +141,6 @@ def test_in_a_notebook(two_labs):
     assert len(figure.axes) == 1
     with pytest.raises(ValueError, match="draws no picture"):
         picture(lab("two").measure(0))
-    with pytest.raises(ValueError, match="there is no lab called 'three'"):
+    with pytest.raises(ValueError, match="no lab called 'three'"):
         lab("three")
     assert set(labs.__all__) <= set(dir(labs))
