@@ -25,6 +25,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from .config import Config
+from .terminal import new_console, new_table, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -516,26 +517,10 @@ def command(
 
 def print_budget(counted: dict[str, Any]) -> None:
     """Print what `budget` returned: shapes, parameters, FLOPs, memory, and what follows from them."""
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = max(console.width, 120)  # a file or a pipe: no column is to be folded
+    console = new_console()
     for table in (shapes_table, parameters_table, flops_table, memory_table):
-        console.print(table(counted))
+        print_table(console, table(counted))
     print_conclusions(console, counted)
-
-
-def new_table(title: str, *columns: str, right: int) -> Table:
-    """Return an empty table whose last `right` columns are numbers."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for number, column in enumerate(columns):
-        is_number = number >= len(columns) - right
-        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
-    return table
 
 
 def shapes_table(counted: dict[str, Any]) -> Table:

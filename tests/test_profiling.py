@@ -438,18 +438,25 @@ def test_fit_power_finds_the_power(p, c, x):
     assert found_c == pytest.approx(c, rel=1e-6)
 
 
-@given(factors, factors, sizes)
-def test_fit_quadratic_finds_both_parts(a, b, x):
-    y = [a * n + b * n**2 for n in x]
-    found_a, found_b = fit_quadratic(x, y)
+@given(factors, factors, factors, sizes)
+def test_fit_quadratic_finds_the_curve(c, a, b, x):
+    y = [c + a * n + b * n**2 for n in x]
+    found_c, found_a, found_b = fit_quadratic(x, y)
     for n, expected in zip(x, y):
-        assert found_a * n + found_b * n**2 == pytest.approx(expected, rel=1e-9)
+        assert found_c + found_a * n + found_b * n**2 == pytest.approx(expected, rel=1e-7)
+
+
+@pytest.mark.parametrize("c", [0.0, 2.0, 8.0, 50.0])
+def test_fit_quadratic_leaves_a_fixed_cost_out_of_the_square(c):
+    x = [32, 64, 128, 256, 512, 1024]
+    found = fit_quadratic(x, [c + 0.15 * n + 1.2e-4 * n**2 for n in x])
+    assert found == pytest.approx((c, 0.15, 1.2e-4), rel=1e-6, abs=1e-6)
 
 
 def test_fit_quadratic_takes_no_part_below_zero():
     x = [1, 2, 4, 8]
-    assert fit_quadratic(x, [n**0.5 for n in x])[1] == 0
-    assert fit_quadratic(x, [n**3 for n in x])[0] == 0
+    assert fit_quadratic(x, [n**0.5 for n in x])[2] == 0
+    assert fit_quadratic(x, [n**3 for n in x])[:2] == (0, 0)
 
 
 @pytest.mark.parametrize("fit", [fit_power, fit_quadratic])
@@ -475,24 +482,30 @@ def test_sweep_measures_what_it_says():
             assert profile.limits is None
     assert found.axes["T"][-1][1].config.T_max == 12
     text = str(found)
-    for part in ("Along d", "Along B", "cost ∝ T^", "farthest from 2", "a·T + b·T²", "counted"):
+    for part in ("Along d", "Along B", "cost ∝ T^", "farthest from 2", "c + a·T + b·T²", "counted"):
         assert part in text
     parsed = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert [point["value"] for point in parsed["axes"]["T"]] == [4, 8, 12]
     assert parsed["fits"]["L"]["expected"] == 1
-    assert sweep(SMALL, 2, 4, {"d": (8, 16)}, 1).to_dict()["quadratic"] is None
+    for axes in ({"d": (8, 16)}, {"T": (2, 4)}):
+        without = sweep(SMALL, 2, 4, axes, 1)
+        assert without.to_dict()["quadratic"] is None
+        assert "b·T²" not in str(without)
 
 
 def test_sweep_recovers_the_growth_of_what_it_measured():
     d = tuple((n, synthetic(PROFILE, 1e-9 * n**2, 2e-9 * n**2)) for n in (64, 128, 256))
-    T = tuple((n, synthetic(PROFILE, 2e-6 * n, 1e-8 * n**2)) for n in (50, 100, 200))
+    T = tuple((n, synthetic(PROFILE, 1e-4 + 2e-6 * n, 1e-8 * n**2)) for n in (50, 100, 200))
     found = Sweep(SMALL, 2, 5, {"d": d, "T": T})
     assert (found.fit("d").exponent, found.fit("d").last_slope) == (pytest.approx(2), pytest.approx(2))
     assert found.fit("d").counted_exponent == pytest.approx(0)  # the same profile each time
-    assert 1 < found.fit("T").exponent < found.fit("T").last_slope < 2
+    assert 0 < found.fit("T").exponent < found.fit("T").last_slope < 2
     quadratic = found.quadratic()
+    assert quadratic.constant == pytest.approx(1e-4)
     assert (quadratic.linear, quadratic.quadratic) == (pytest.approx(2e-6), pytest.approx(1e-8))
-    assert quadratic.share == pytest.approx(0.5)
+    assert quadratic.share == pytest.approx(4 / 9)  # 1e-4, 4e-4 and 4e-4 s
+    assert quadratic.attend_share == pytest.approx(PROFILE.share("attention"))
+    assert quadratic(np.array([200]))[0] == pytest.approx(9e-4)
     assert quadratic.T == 200
 
 

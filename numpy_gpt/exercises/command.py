@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from pathlib import Path
 from statistics import median
@@ -11,6 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from ..gradcheck.command import load
+from ..terminal import new_console
 from .catalogue import EXERCISES, exercise
 from .exercise import Contest, Exercise, NotYet
 
@@ -30,7 +30,7 @@ def list_exercises() -> int:
     here = files_here(Path())
     for name, item in EXERCISES.items():
         table.add_row(name, item.section, item.function, ", ".join(here.get(name, [])))
-    console = new_console()
+    console = new_console(markup=True)
     console.print(table)
     say(console, "numpy-gpt exercise start NAME writes NAME.py; numpy-gpt exercise check NAME.py checks it.")
     return 0
@@ -57,7 +57,7 @@ def start(name: str, out: str | Path | None = None) -> int:
         raise ValueError(f"{path} exists already and is left as it is; --out FILE writes another") from error
     except OSError as error:
         raise ValueError(f"cannot write {path}: {error.strerror}") from error
-    console = new_console()
+    console = new_console(markup=True)
     say(console, f"Wrote {path}. Write {item.function} in it, lesson {item.section}, then:")
     say(console, f"    numpy-gpt exercise check {path}")
     return 0
@@ -76,7 +76,7 @@ def check(file: str | Path, hint: int = 0) -> int:
         raise ValueError(f"--hint must be 1, 2 or 3, got {hint}")
     module = load(Path(file))
     item = exercise_of(module, file)
-    console = new_console()
+    console = new_console(markup=True)
     try:
         report = item.check(module)
     except NotYet as reason:
@@ -127,14 +127,6 @@ def speed(contest: Contest) -> str:
         f"It takes {theirs / ours:.2f} times as long as ours: {theirs:.3g} ms against {ours:.3g} ms "
         f"(medians of {len(times[0])} alternating runs at {contest.at})."
     )
-
-
-def new_console() -> Console:
-    from rich.console import Console
-
-    from ..gradcheck.table import WIDTH
-
-    return Console(width=None if sys.stdout.isatty() else WIDTH)
 
 
 def say(console: Console, text: str, style: str = "") -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..terminal import new_console
 from .cases import CASES, case
 from .check import run
 from .problem import prepare
@@ -37,13 +38,11 @@ def command(
     html     also write the report to this file
     fuzz     check ops at this many random shapes and seeds in place of the standard ones
     """
-    from rich.console import Console
-
     from .html import page
-    from .table import WIDTH, show
+    from .table import show
 
-    terminal = sys.stdout.isatty()
-    console = Console(width=None if terminal else WIDTH)
+    console = new_console(markup=True)
+    terminal = console.is_terminal
     try:
         if html is not None and not Path(html).absolute().parent.is_dir():
             raise Mistake(f"cannot write {html}: there is no folder {Path(html).parent}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
+from ..terminal import WIDTH
 from .report import Line, Report, Verdict
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ STYLES = {
 ORDER = (Verdict.WRONG, Verdict.INCONCLUSIVE, Verdict.VACUOUS, Verdict.PASS, Verdict.SKIPPED)  # the gravest first
 MOST_MESSAGES = 10
 MOST_ROWS = 250  # more lines than that, as of many random shapes, are summed up
-WIDTH = 120  # of a text that no terminal measures
 
 
 def plain(report: Report, width: int = WIDTH) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..terminal import new_console
 from .catalogue import LABS, lab
 from .lab import Lab, Result
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
     from rich.status import Status
-
-WIDTH = 120  # of what goes into a file or a pipe
 
 
 def list_labs() -> int:
@@ -151,9 +149,3 @@ def status_on(console: Console | None) -> Iterator[Status | None]:
         return
     with console.status("") as status:
         yield status
-
-
-def new_console() -> Console:
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, markup=False)

@@ -13,7 +13,7 @@ from .pictures import draw_profile, draw_sweep
 from .profile import OpProfile, Profile, Timing
 from .scaling import Fit, QuadraticShare, Sweep, default_axes, sweep
 from .step import profile_step
-from .tables import print_profile, print_sweep, profile_table, sweep_table
+from .tables import print_profile, print_sweep
 from .timers import OpTimer, timed_ops
 
 __all__ = [
@@ -36,8 +36,6 @@ __all__ = [
     "print_profile",
     "print_sweep",
     "profile_step",
-    "profile_table",
     "sweep",
-    "sweep_table",
     "timed_ops",
 ]

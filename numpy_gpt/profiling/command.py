@@ -13,11 +13,12 @@ from .. import budget
 from ..backend import device_module
 from ..config import Config
 from ..model import Model
+from ..terminal import new_console
 from .limits import large
 from .pictures import draw_profile, draw_sweep, picture_format, save_picture
 from .scaling import default_axes, settings_along, sweep
 from .step import profile_step
-from .tables import WIDTH, print_profile, print_sweep
+from .tables import print_profile, print_sweep
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,15 +69,6 @@ def command(
             save_picture(plot, lambda figure: draw_profile(found, figure), (16, 8))
         notes.print(f"Wrote {plot}")
     return 0
-
-
-def new_console(stderr: bool = False) -> Console:
-    from rich.console import Console
-
-    console = Console(stderr=stderr, highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = max(console.width, WIDTH)
-    return console
 
 
 def print_memory(console: Console, config: Config, B: int, T: int, dtype: str, xp: ModuleType, sweeping: bool) -> None:

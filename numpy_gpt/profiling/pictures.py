@@ -172,11 +172,12 @@ def draw_cost(sweep: Sweep, axis: str, axes: Axes) -> None:
         rf"${axis}^{{{p:.2f}}}$  (counted {fit.counted_exponent:.2f})",
         f"at the end {fit.last_slope:.2f} ({fit.counted_last_slope:.2f})",
     ]
-    if axis == "T":
-        found = sweep.quadratic()
-        axes.plot(line, found.linear * line + found.quadratic * line**2, color="tab:red", linestyle="--", linewidth=2)
+    found = sweep.quadratic() if axis == "T" else None
+    if found:
+        axes.plot(line, found(line), color="tab:red", linestyle="--", linewidth=2)
         lines.append(
-            f"dashed: $aT + bT^2$, {found.share:.0%} is $T^2$\nat T = {found.T:,} (counted {found.counted_share:.0%})"
+            f"dashed: $c + aT + bT^2$, {found.share:.0%} is $T^2$\n"
+            f"at T = {found.T:,} (counted {found.counted_share:.0%})"
         )
     axes.set_xscale("log")
     axes.set_yscale("log")

@@ -242,6 +242,7 @@ class Profile:
         }
 
     def __str__(self) -> str:
-        from .tables import as_text, print_profile
+        from ..terminal import as_text
+        from .tables import print_profile
 
         return as_text(lambda console: print_profile(self, console))

@@ -49,16 +49,23 @@ class Fit:
 
 @dataclass(frozen=True)
 class QuadraticShare:
-    """cost = a·T + b·T²: linear = a, quadratic = b, and the share of b·T² at the largest T.
+    """cost = c + a·T + b·T²: constant = c, linear = a, quadratic = b, and the share of b·T² at the largest T.
 
+    attend_share   the share of the op `attend` there, as its timer has it; some of that is linear in T
     counted_share  the share of the counted FLOPs, less what attention never computes, that T² pairs take
     """
 
     T: int
+    constant: float
     linear: float
     quadratic: float
     share: float
+    attend_share: float
     counted_share: float
+
+    def __call__(self, T: np.ndarray) -> np.ndarray:
+        """The fitted cost at T."""
+        return self.constant + self.linear * T + self.quadratic * T**2
 
 
 Point = tuple[int, Profile]
@@ -85,17 +92,21 @@ class Sweep:
             *(fit_power(x[-2:], y[-2:])[0] for y in (seconds, flops)),
         )
 
-    def quadratic(self) -> QuadraticShare:
-        """Return the quadratic share along T."""
-        x = [T for T, _ in self.axes["T"]]
-        a, b = fit_quadratic(x, [profile.step_seconds for _, profile in self.axes["T"]])
-        T, profile = self.axes["T"][-1]
+    def quadratic(self) -> QuadraticShare | None:
+        """Return the quadratic share along T, or None where that has not three points."""
+        points = self.axes.get("T", ())
+        if len(points) < 3:
+            return None
+        c, a, b = fit_quadratic([T for T, _ in points], [profile.step_seconds for _, profile in points])
+        T, profile = points[-1]
         attend = profile["attend"]
         counted = (attend.done_forward + attend.done_backward) / done(profile)
-        return QuadraticShare(T, a, b, b * T / (a + b * T), counted)
+        share = b * T**2 / (c + a * T + b * T**2)
+        return QuadraticShare(T, c, a, b, share, attend.both.share_of(profile.total.both), counted)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything by name, ready for JSON."""
+        quadratic = self.quadratic()
         axes = {
             axis: [{"value": value, **profile.to_dict()} for value, profile in points]
             for axis, points in self.axes.items()
@@ -106,11 +117,12 @@ class Sweep:
             "T": self.T,
             "axes": axes,
             "fits": {axis: asdict(self.fit(axis)) for axis in self.axes},
-            "quadratic": asdict(self.quadratic()) if "T" in self.axes else None,
+            "quadratic": None if quadratic is None else asdict(quadratic),
         }
 
     def __str__(self) -> str:
-        from .tables import as_text, print_sweep
+        from ..terminal import as_text
+        from .tables import print_sweep
 
         return as_text(lambda console: print_sweep(self, console))
 

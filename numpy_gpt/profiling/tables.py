@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..budget import ITEMSIZE, new_table
+from ..budget import ITEMSIZE
+from ..terminal import Row, print_rows
 from .profile import OpProfile, Profile, Timing
 from .scaling import Fit, Sweep, done
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
-
-WIDTH = 120  # where there is no terminal to ask
 
 # Why backward is not twice forward, by op or else by kind of op.
 WHY = {
@@ -29,15 +25,6 @@ WHY = {
 }
 
 
-def as_text(show: Callable[[Console], None]) -> str:
-    """Return what show prints, as plain text."""
-    from rich.console import Console
-
-    file = io.StringIO()
-    show(Console(file=file, width=WIDTH, highlight=False, markup=False, color_system=None, force_jupyter=False))
-    return file.getvalue().rstrip("\n")
-
-
 def milliseconds(timing: Timing) -> str:
     """The median and half the distance between the quartiles, in ms."""
     return f"{1e3 * timing.median:.2f} ±{1e3 * timing.spread:.2f}"
@@ -48,16 +35,14 @@ def figure(x: float, form: str) -> str:
     return format(x, form) if math.isfinite(x) else "–"
 
 
-def profile_table(profile: Profile) -> Table:
+def print_ops(profile: Profile, console: Console) -> None:
     """Op by op: measured backward/forward beside counted, and how near each comes to the machine's limits."""
-    title = f"A step op by op, medians of {profile.repeats} repeats ± half the distance between the quartiles"
-    columns = ["op", "forward ms", "backward ms", "b/f", "counted", "GFLOP/s", "FLOP/\nbyte", "of the\nstep"]
+    title = f"A step op by op, medians of {profile.repeats} rounds ± half the distance between the quartiles"
+    columns = ["op", "forward ms", "backward ms", "b/f", "counted", "of the\nstep", "GFLOP/s", "FLOP/\nbyte"]
     if profile.limits:
         columns += ["of the\npeak", "of the\nmemory", "bound\nby"]
-    table = new_table(title, *columns, right=len(columns) - 1)
-    for op in (*profile.ops, profile.total):
-        table.add_row(*profile_row(profile, op), style="bold" if op is profile.total else None)
-    return table
+    rows = [(profile_row(profile, op), "bold" if op is profile.total else None) for op in (*profile.ops, profile.total)]
+    print_rows(console, title, columns, rows, right=len(columns) - 1, cut=6)
 
 
 def profile_row(profile: Profile, op: OpProfile) -> list[str]:
@@ -67,9 +52,9 @@ def profile_row(profile: Profile, op: OpProfile) -> list[str]:
         milliseconds(op.backward),
         figure(op.ratio, ".2f"),
         figure(op.counted_ratio, ".2f"),
+        f"{op.both.share_of(profile.total.both):.1%}",
         figure(op.rate() / 1e9, ".1f"),
         figure(op.intensity(), ".1f"),
-        f"{op.both.share_of(profile.total.both):.1%}",
     ]
     if profile.limits:
         bound = "memory" if op.intensity() < profile.limits.ridge else "arithmetic"
@@ -85,7 +70,7 @@ def print_profile(profile: Profile, console: Console) -> None:
     """Print the table and what follows from it."""
     from rich.table import Table
 
-    console.print(profile_table(profile))
+    print_ops(profile, console)
     facts = Table(show_header=False, box=None, pad_edge=False)
     facts.add_column(style="bold")
     facts.add_column(overflow="fold")
@@ -143,7 +128,7 @@ def conclusions(profile: Profile) -> dict[str, str]:
 GROUPS = {"GEMMs": ("GEMM",), "attention": ("attention",), "other": ("element-wise", "look-up", "rest")}
 
 
-def sweep_table(sweep: Sweep, axis: str) -> Table:
+def print_axis(sweep: Sweep, axis: str, console: Console) -> None:
     """The points of one axis: seconds, backward/forward as a whole and by group, and where the time goes."""
     base = ", ".join(
         f"{name} = {size}"
@@ -151,21 +136,22 @@ def sweep_table(sweep: Sweep, axis: str) -> Table:
         if name != axis
     )
     title = f"Along {axis}, with {base}, h = {sweep.config.h}, V = {sweep.config.V}"
-    shares = [f"{name}\nb/f" for name in GROUPS] + [f"{name}\ntime" for name in GROUPS]
-    columns = [axis, "forward ms", "backward ms", "b/f", "counted", *shares, "GFLOP/s"]
-    table = new_table(title, *columns, right=len(columns))
+    columns = [axis, "forward ms", "backward ms", "b/f", "counted", "GFLOP/s"]
+    columns += [f"{name}\nb/f" for name in GROUPS] + [f"{name}\ntime" for name in GROUPS]
+    rows: list[Row] = []
     for value, profile in sweep.axes[axis]:
-        table.add_row(
+        cells = [
             str(value),
             milliseconds(profile.plain_forward),
             milliseconds(profile.plain_backward),
             f"{ratio(profile):.2f}",
             f"{profile.total.counted_ratio:.2f}",
+            f"{profile.rate / 1e9:.1f}",
             *(figure(profile.kind_ratio(*kinds), ".2f") for kinds in GROUPS.values()),
             *(f"{profile.share(*kinds):.0%}" for kinds in GROUPS.values()),
-            f"{profile.rate / 1e9:.1f}",
-        )
-    return table
+        ]
+        rows.append((cells, None))
+    print_rows(console, title, columns, rows, right=len(columns), cut=6)
 
 
 def ratio(profile: Profile) -> float:
@@ -176,13 +162,14 @@ def ratio(profile: Profile) -> float:
 def print_sweep(sweep: Sweep, console: Console) -> None:
     """Print a table for each axis, the exponents, and where backward is farthest from twice forward."""
     for axis in sweep.axes:
-        console.print(sweep_table(sweep, axis))
+        print_axis(sweep, axis, console)
         console.print(fit_text(sweep.fit(axis)))
-        if axis == "T":
-            found = sweep.quadratic()
+        found = sweep.quadratic() if axis == "T" else None
+        if found:
             console.print(
-                f"  fitted a·T + b·T²: at T = {found.T:,} the T² part is {found.share:.0%} of the time "
-                f"({found.counted_share:.0%} of the FLOPs that are computed)"
+                f"  fitted c + a·T + b·T²: at T = {found.T:,} the T² part is {found.share:.0%} of the time, where "
+                f"`attend` takes {found.attend_share:.0%}\n  and T² pairs {found.counted_share:.0%} of the FLOPs "
+                "that are computed"
             )
         console.print()
     console.print(
