@@ -468,14 +468,17 @@ def op_entry(op: Op, itemsize: int) -> dict[str, Any]:
     return entry
 
 
+LARGEST = 1e36  # tokens, or GFLOP/s: what is counted with them is then finite
+
+
 def run_cost(N: int, step_flops: int, step_tokens: int, tokens: float | None, rate: float | None) -> dict[str, Any]:
     """Return the FLOPs of a run of D = tokens, by C = 6·N·D and as counted, and its hours at rate GFLOP/s.
 
-    Raises ValueError where tokens or rate is not a finite number above 0.
+    Raises ValueError for tokens or a rate that no run has.
     """
-    for name, value in (("tokens", tokens), ("rate", rate)):
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{name} must be a finite number above 0, got {value!r}")
+    for name, value, least in (("tokens", tokens, 1), ("rate", rate, 1e-9)):
+        if value is not None and not least <= value <= LARGEST:
+            raise ValueError(f"{name} must be a number from {least:g} to {LARGEST:g}, got {value!r}")
     C = None if tokens is None else 6 * N * tokens
     counted = None if tokens is None else step_flops / step_tokens * tokens
     seconds_a_flop = None if rate is None else 1 / (rate * 1e9)
