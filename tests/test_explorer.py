@@ -183,7 +183,7 @@ def random_settings(seed, number):
             heads = [h for h in range(1, d + 1) if d % h == 0]
             sizes = dict(V=size(300_000), T_max=T_max, d=d, h=int(rng.choice(heads)), L=size(96), B=size(512))
             sizes["T"] = min(T_max, size(T_max))
-        tokens, rate = (None if rng.random() < 0.1 else float(f"{10 ** rng.uniform(-2, 13):.4g}") for _ in range(2))
+        tokens, rate = (None if rng.random() < 0.1 else float(f"{10 ** rng.uniform(0, 13):.4g}") for _ in range(2))
         yield {
             **sizes, "dtype": str(rng.choice(["float32", "float64"])), "tie": bool(rng.random() < 0.7),
             "tokens": tokens, "rate": rate, "share": str(rng.choice(["parameters", "flops"])),
@@ -475,9 +475,11 @@ BAD = [
     ("d", "1,5", "d must be a whole number of at least 1"),
     ("V", "1e99", "more than this page counts"),
     ("h", "13", "d = 768 is not divisible by h = 13 heads; the nearest h that divides it is 12"),
-    ("tokens", "many", "tokens must be a finite number above 0"),
-    ("rate", "-1", "rate must be a finite number above 0"),
-    ("rate", "1e999", "rate must be a finite number above 0"),
+    ("tokens", "many", "tokens must be a number from 1 to 1e36"),
+    ("tokens", "1e300", "tokens must be a number from 1 to 1e36"),
+    ("rate", "1e-300", "rate must be a number from 1e-9 to 1e36"),
+    ("rate", "-1", "rate must be a number from 1e-9 to 1e36"),
+    ("rate", "1e999", "rate must be a number from 1e-9 to 1e36"),
 ]
 
 
@@ -654,6 +656,25 @@ def luminance(colour):
 def contrast(a, b):
     light, dark = sorted((luminance(a), luminance(b)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
+
+
+BROKEN_NUMBERS = """
+return [...document.querySelectorAll('[data-key]')].filter((element) => {
+  const range = document.createRange();
+  range.selectNodeContents(element);
+  const tops = new Set([...range.getClientRects()].map((line) => Math.round(line.top)));
+  return /^[\\d,]+$/.test(element.textContent) && tops.size > 1;
+}).map((element) => element.dataset.key)
+"""
+
+
+@in_browser
+@pytest.mark.parametrize("width", [320, 375, 600, 900, 1300])
+def test_no_number_takes_two_lines(page, width):
+    page.device(width)
+    for settings in ("", "V=50257&T_max=1024&d=1600&h=25&L=48&B=8&T=1024"):
+        page.open("#" + settings)
+        assert page.run(BROKEN_NUMBERS) == []
 
 
 @in_browser
