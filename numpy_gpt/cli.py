@@ -74,7 +74,7 @@ def budget(args: argparse.Namespace) -> int:
     from .budget import command
     from .config import Config
 
-    config = Config.preset(args.preset, **given_sizes(args), norm=args.norm, tie=args.tie, gelu=args.gelu)
+    config = Config.preset(args.preset, **given_config(args))
     T = config.T_max if args.T is None else args.T
     return command(config, args.B, T, args.dtype, args.tokens, args.rate, args.json)
 
@@ -83,7 +83,7 @@ def time(args: argparse.Namespace) -> int:
     from .config import Config
     from .profiling.command import command
 
-    config = Config.preset(args.preset or ("mini" if args.sweep else "gpt2"), **given_sizes(args))
+    config = Config.preset(args.preset or ("mini" if args.sweep else "gpt2"), **given_config(args))
     B, T = (2, 128) if args.sweep else (4, 64)
     B = B if args.B is None else args.B
     T = min(T, config.T_max) if args.T is None else args.T
@@ -224,12 +224,9 @@ def parser() -> argparse.ArgumentParser:
 
     sub = command("budget", budget, "count a model's shapes, parameters, FLOPs and bytes, exactly")
     sub.add_argument("--preset", default="gpt2", help="model size: " + ", ".join(PRESETS))
-    add_sizes(sub)
+    add_config(sub)
     sub.add_argument("--B", type=int, default=1, help="batch")
     sub.add_argument("--T", type=int, help="sequence length; default: T_max")
-    sub.add_argument("--norm", default="pre", help="'pre' or 'post'")
-    sub.add_argument("--gelu", default="tanh", help="'tanh' or 'exact'")
-    sub.add_argument("--tie", action=argparse.BooleanOptionalAction, default=True, help="the head is W_te.T")
     sub.add_argument("--dtype", default="float32", help="'float32' or 'float64'")
     sub.add_argument("--tokens", type=float, help="D, to train on: C = 6·N·D")
     sub.add_argument("--rate", type=float, help="GFLOP/s reached, to tell how long that takes")
@@ -238,7 +235,7 @@ def parser() -> argparse.ArgumentParser:
     sub = command("time", time, "measure a training step op by op, beside what is counted and what the machine can do")
     sub.add_argument("--sweep", action="store_true", help="measure how the cost grows with d, L, T and B instead")
     sub.add_argument("--preset", help="model size: " + ", ".join(PRESETS) + "; default: gpt2, for a sweep mini")
-    add_sizes(sub)
+    add_config(sub)
     sub.add_argument("--B", type=int, help="batch; default: 4, for a sweep 2")
     sub.add_argument("--T", type=int, help="sequence length, at most T_max; default: 64, for a sweep 128")
     sub.add_argument("--dtype", default="float32", help="'float32' or 'float64'")
@@ -265,16 +262,28 @@ def parser() -> argparse.ArgumentParser:
 SIZES = {"V": "vocabulary", "T_max": "longest sequence", "d": "width", "h": "heads", "L": "blocks"}
 
 
-def add_sizes(sub: argparse.ArgumentParser) -> None:
-    """Give sub one flag for each size of a model, in the lesson's letters."""
+CHOICES = {"norm": "'pre' or 'post'; default: pre", "gelu": "'tanh' or 'exact'; default: tanh"}
+SWITCHES = {
+    "causal": "a position attends to those before it only; default: it does",
+    "scale": "scores are divided by √d_head; default: they are",
+    "tie": "the head is W_te.T; default: it is",
+}
+
+
+def add_config(sub: argparse.ArgumentParser) -> None:
+    """Give sub one flag for each size of a model, in the lesson's letters, and for each other way to build it."""
     for name, what in SIZES.items():
         flag = "--" + name.replace("_", "-")
         sub.add_argument(flag, type=int, default=argparse.SUPPRESS, help=f"{what}; default: the preset's")
+    for name, what in CHOICES.items():
+        sub.add_argument(f"--{name}", default=argparse.SUPPRESS, help=what)
+    for name, what in SWITCHES.items():
+        sub.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=what)
 
 
-def given_sizes(args: argparse.Namespace) -> dict[str, int]:
-    """Return, by letter, the sizes that were given."""
-    return {name: getattr(args, name) for name in SIZES if hasattr(args, name)}
+def given_config(args: argparse.Namespace) -> dict[str, Any]:
+    """Return, by name, what was given of a model's config."""
+    return {name: getattr(args, name) for name in (*SIZES, *CHOICES, *SWITCHES) if hasattr(args, name)}
 
 
 def add_flags(sub: argparse.ArgumentParser, settings: type, title: str) -> None:
