@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -68,11 +69,14 @@ def atomic_write(path: Path) -> Iterator[Path]:
         raise OSError(f"{path}: cannot write it: {error.strerror or error}") from error
 
 
-def remove_stale(folder: Path) -> None:
-    """Remove from folder what a killed process's `atomic_write` left there; not what a living one is writing."""
+def remove_stale(folder: Path, names: re.Pattern[str]) -> None:
+    """Remove from folder what a killed process's `atomic_write` of a file so named left there.
+
+    What a living process is writing stays, and so does what another program calls alike.
+    """
     for temporary in folder.glob(".*.*.tmp"):
-        pid = temporary.name.split(".")[-2]
-        if pid.isdecimal() and not _is_another(int(pid)):
+        name, pid = temporary.name[1:-4].rsplit(".", 1)
+        if names.fullmatch(name) and pid.isdecimal() and not _is_another(int(pid)):
             with suppress(PermissionError):  # Windows: a living process has it open
                 temporary.unlink(missing_ok=True)
 
@@ -99,6 +103,15 @@ def save_checkpoint(path: Path | str, model: Model, optimiser: AdamW | None = No
     Raises OSError where the file cannot be written; an older file at path is then untouched.
     Raises FloatingPointError, naming the weight, where one is inf or nan.
     """
+    with writing_checkpoint(path, model, optimiser, metadata):
+        pass
+
+
+@contextmanager
+def writing_checkpoint(
+    path: Path | str, model: Model, optimiser: AdamW | None, metadata: dict[str, Any]
+) -> Iterator[None]:
+    """`save_checkpoint`, whose file gets its name once the body is done: what belongs beside it goes before it."""
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
@@ -123,6 +136,7 @@ def save_checkpoint(path: Path | str, model: Model, optimiser: AdamW | None = No
             save_file(tensors, temporary, metadata={HEADER: json.dumps(header)})
         except SafetensorError as error:
             raise OSError(str(error)) from error
+        yield
 
 
 class Checkpoint(NamedTuple):

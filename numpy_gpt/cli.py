@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
@@ -18,21 +17,20 @@ WEIGHTS_HELP = (
 
 
 def train(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from .resume import resume_training
     from .run import Setup, run_training
+    from .terminal import new_console
     from .training import Schedule
 
     setup, schedule = given_flags(Setup, args), given_flags(Schedule, args)
     if args.resume is None:
         if args.change:
             raise ValueError("--change goes with --resume")
-        run_training(Setup(**setup), Schedule(**schedule), Console())
+        run_training(Setup(**setup), Schedule(**schedule), new_console())
     else:
         if "out" in setup or "overwrite" in setup:
             raise ValueError("a resumed run stays in its folder: no --out or --overwrite with --resume")
-        resume_training(args.resume or None, setup | schedule, args.change, Console())
+        resume_training(args.resume or None, setup | schedule, args.change, new_console())
     return 0
 
 
@@ -315,6 +313,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 done, 1 failed, 2 a mistake in what was asked, 130 and 143 stopped by Ctrl-C and SIGTERM.
     """
     from .run import Stopped
+    from .terminal import print_nowhere
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show √ shows ? and goes on
@@ -323,7 +322,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return args.run(args)
     except BrokenPipeError:  # the reader of our output has gone, as in `numpy-gpt sample | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print_nowhere(sys.stdout)
         return 1
     except (ValueError, OSError) as error:
         status, message = 2, str(error)
@@ -336,4 +335,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         status, message = 130, "interrupted"
     print(f"numpy-gpt: {message}", file=sys.stderr)
+    try:
+        sys.stdout.flush()
+    except OSError:  # no room for it: told above
+        print_nowhere(sys.stdout)
     return status

@@ -26,9 +26,10 @@ from .data import bigram_loss, load_text, split, unigram_loss
 from .evaluation import Evaluation, evaluate_text
 from .generation import generate
 from .model import Model
-from .runs import FINISHED, HISTORY, load_run, new_folder, remove_checkpoints, save_step, step_file
+from .runs import FINISHED, HISTORY, PICTURE, load_run, new_folder, results, save_step, step_file
 from .sampling import stream_text
 from .stored import naming
+from .terminal import print_nowhere
 from .tokenizer import Tokenizer, make_tokenizer
 from .training import Progress, Schedule, State, evaluate, gradient_copies, setting, start, train
 
@@ -63,6 +64,8 @@ class Setup:
     sample: int = setting(300, "tokens of the sample at the end")
 
     def __post_init__(self) -> None:
+        if self.out == "":
+            raise ValueError("out is empty; name a folder")
         if self.keep < 1:
             raise ValueError(f"keep must be at least 1, got {self.keep}")
         if self.sample < 0:
@@ -77,7 +80,7 @@ class Setup:
 
 
 class Stopped(Exception):
-    """A run that a signal ended before its last update: saved, and to be gone on with."""
+    """A run that a signal, or the loss of its output, ended early: it was saved, and --resume goes on from there."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(message)
@@ -147,16 +150,16 @@ def complete(run: Run, folder: Path, console: Console) -> None:
         "unigram": unigram_loss(train_tokens, held_out_tokens, config.V),
         "bigram": bigram_loss(train_tokens, held_out_tokens, config.V),
     }
-    save_checkpoint(
+    pictured = draw_history(folder / PICTURE, history, baselines)
+    save_checkpoint(  # last: where it stands, nothing is left to do
         folder / FINISHED,
         run.model,
         **run.metadata(),
         step=history[-1].step,
         held_out_loss=history[-1].held_out_loss,
     )
-    pictured = draw_history(folder / "loss.png", history, baselines)
     print_result(console, history, baselines)
-    names = [FINISHED, HISTORY, *(["loss.png"] if pictured else [])]
+    names = [FINISHED, HISTORY, *([PICTURE] if pictured else [])]
     console.print(f"Wrote {', '.join(names)} in {folder}", highlight=False)
     if not pictured:
         console.print("No picture: matplotlib is missing (pip install 'numpy_gpt\\[plots]')", highlight=False)
@@ -245,21 +248,24 @@ def train_with_progress(
 ) -> list[Progress]:
     """Train under a live progress bar, saving into folder; return the history.
 
-    Raises Stopped where Ctrl-C or SIGTERM ended it; the update in hand was finished and saved.
+    Raises Stopped where Ctrl-C or SIGTERM ended it, or its output was lost; the update in hand was finished and
+    saved.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
     schedule, state = run.schedule, run.state
     metadata = run.metadata()
-    is_new = state.optimiser.t == 0
+    replaced = results(folder) if state.optimiser.t == 0 else []
+    tokens_before, seconds_before = state.tokens, state.seconds
 
     def save(state: State) -> None:
-        nonlocal is_new
-        if is_new:  # what --overwrite replaces is kept until there is something in its place
-            remove_checkpoints(folder)
-            is_new = False
-        save_step(folder, run.model, state, run.setup.keep, metadata)
+        nonlocal replaced
+        path = save_step(folder, run.model, state, run.setup.keep, metadata)
+        for old in replaced:  # by --overwrite: kept until this checkpoint stood in its place
+            if old not in (path, folder / HISTORY):
+                old.unlink(missing_ok=True)
+        replaced = []
 
     columns = (
         BarColumn(bar_width=20),
@@ -267,31 +273,46 @@ def train_with_progress(
         TextColumn("{task.fields[state]}"),
         TimeRemainingColumn(),
     )
+    lost: list[OSError] = []  # why nothing can be printed
     with stop_signals() as received, Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=schedule.steps, completed=state.optimiser.t, state="")
 
         def report(progress: Progress) -> None:
-            rate = progress.tokens / progress.seconds
+            rate = (progress.tokens - tokens_before) / (progress.seconds - seconds_before)
             shares = "  ".join(f"{name} {share:.0%}" for name, share in progress.shares.items())
             told = f"loss {progress.loss:.3f}  {rate:,.0f} tokens/s  {shares}"
             bar.update(task, completed=progress.step, state=told)
-            if progress.held_out_loss is not None:
-                console.print(
-                    f"update {progress.step:>{len(str(schedule.steps))}}  held-out loss "
-                    f"{progress.held_out_loss:.4f}  {told}",
-                    highlight=False,
-                    soft_wrap=True,
-                )
+            if progress.held_out_loss is None:
+                return
+            update = f"update {progress.step:>{len(str(schedule.steps))}}"
+            try:
+                console.print(f"{update}  held-out loss {progress.held_out_loss:.4f}  {told}", soft_wrap=True)
+            except OSError as error:
+                lost.append(error)
+                print_nowhere(console.file)
 
-        history = train(run.model, train_tokens, held_out_tokens, schedule, report, lambda: bool(received), state, save)
+        def stop() -> bool:
+            return bool(received or lost)
+
+        history = train(run.model, train_tokens, held_out_tokens, schedule, report, stop, state, save)
     if state.optimiser.t < schedule.steps:
-        by = "Ctrl-C" if received[0] == signal.SIGINT else signal.Signals(received[0]).name
+        number, by = why_stopped(received, lost)
         raise Stopped(
-            received[0],
+            number,
             f"stopped by {by} after update {state.optimiser.t} of {schedule.steps}, saved as "
             f"{step_file(folder, state.optimiser.t)}; go on with: numpy-gpt train --resume {quoted(folder)}",
         )
     return history
+
+
+SIGPIPE = 13  # by which the shell tells of a lost reader; Windows has no name for it
+
+
+def why_stopped(received: list[int], lost: list[OSError]) -> tuple[int, str]:
+    """Return the number of the signal that ended a run, or would have, and its name."""
+    if not received:
+        return SIGPIPE, f"the loss of its output ({lost[0].strerror})"
+    return received[0], "Ctrl-C" if received[0] == signal.SIGINT else signal.Signals(received[0]).name
 
 
 def quoted(path: Path) -> str:

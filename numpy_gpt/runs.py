@@ -3,6 +3,7 @@
     step-000500.safetensors   all that it takes to go on after update 500; the newest few and the best are kept
     model.safetensors         the finished model: parameters and tokenizer
     loss.csv                  one row an update
+    loss.png                  the same, drawn
 
 Whoever reads a folder gets its newest checkpoint that verifies, the one with the most updates.
 """
@@ -31,7 +32,7 @@ from .checkpoint import (
     load_checkpoint,
     read_checkpoint,
     read_metadata,
-    save_checkpoint,
+    writing_checkpoint,
 )
 from .model import Model
 from .pretrained import load_exactly
@@ -42,33 +43,57 @@ from .training import Progress, State
 RUNS = Path("runs")
 FINISHED = "model.safetensors"
 HISTORY = "loss.csv"
+PICTURE = "loss.png"
 STEP = re.compile(r"step-(\d{6,15})\.safetensors")
+OURS = re.compile("|".join([STEP.pattern, *map(re.escape, (FINISHED, HISTORY, PICTURE))]))  # all that a run writes
 
 
 @contextmanager
 def new_folder(out: str | None, overwrite: bool) -> Iterator[Path]:
     """Make and yield the folder of a new run; take it away again if nothing came to stand in it.
 
-    Raises ValueError where it holds a run already, unless overwrite, and OSError where nothing can
-    be written to it: better now than after the training.
+    Raises ValueError where it holds what a run writes already, unless overwrite, and OSError where
+    nothing can be written to it: better now than after the training.
     """
-    if out is None:
-        RUNS.mkdir(exist_ok=True)
-        taken = [int(path.name) for path in RUNS.iterdir() if path.name.isdecimal()]
-        folder = RUNS / f"{max(taken, default=0) + 1:03d}"
-    else:
-        folder = Path(out)
-        held = checkpoint_files(folder)
-        if held and not overwrite:
-            raise ValueError(f"{held[0]} is there already; choose another --out, or give --overwrite")
-    made = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, made = next_numbered(RUNS) if out is None else made_or_there(Path(out))
+    held = results(folder)
+    if held and not overwrite:
+        raise ValueError(f"{held[0]} is there already; choose another --out, or give --overwrite")
     try:
         check_writable(folder)
         yield folder
     finally:
         if made and not any(folder.iterdir()):
             folder.rmdir()
+
+
+def results(folder: Path) -> list[Path]:
+    """Return the files in folder that have the names of a run's."""
+    return sorted(path for path in folder.iterdir() if OURS.fullmatch(path.name))
+
+
+def next_numbered(runs: Path) -> tuple[Path, bool]:
+    """Make the folder with the next free number in runs, also where another process does so at the same time."""
+    runs.mkdir(exist_ok=True)
+    number = max((int(path.name) for path in runs.iterdir() if path.name.isdecimal()), default=0)
+    while True:
+        number += 1
+        folder, made = made_or_there(runs / f"{number:03d}")
+        if made:
+            return folder, made
+
+
+def made_or_there(folder: Path) -> tuple[Path, bool]:
+    """Make folder where there is none; return it, and whether it was made. Raises OSError, naming folder."""
+    try:
+        folder.mkdir(parents=True)
+        return folder, True
+    except FileExistsError:
+        if not folder.is_dir():
+            raise OSError(f"{folder}: is a file, not a folder") from None
+        return folder, False
+    except OSError as error:
+        raise OSError(f"{folder}: cannot make the folder: {error.strerror or error}") from error
 
 
 def check_writable(folder: Path) -> None:
@@ -132,8 +157,11 @@ def newest_that_verifies(folder: Path, xp: ModuleType = np, with_moments: bool =
     raise ValueError(f"{folder}: holds no checkpoint{' to go on from' if with_moments else ''}")
 
 
-def newest_run() -> Path:
-    """Return the folder in runs/ whose checkpoints are the newest. Raises ValueError where there is none."""
+def newest_run(with_moments: bool = False) -> Path:
+    """Return the folder in runs/ with the newest checkpoints of which one verifies; with moments, one to go on from.
+
+    Newer folders of which none does are told of on stderr. Raises ValueError where there is none.
+    """
     written = {
         folder: max(path.stat().st_mtime for path in files)
         for folder in RUNS.glob("*/")
@@ -141,7 +169,17 @@ def newest_run() -> Path:
     }
     if not written:
         raise ValueError(f"no checkpoint in {RUNS}/: train first (numpy-gpt train), or name one")
-    return max(written, key=lambda folder: written[folder])
+    refused = []
+    for folder in sorted(written, key=lambda folder: written[folder], reverse=True):
+        try:
+            newest_that_verifies(folder, np, with_moments)
+        except ValueError as error:
+            refused.append(str(error))
+            continue
+        for line in refused:
+            print(f"Passed over: {line}", file=sys.stderr)
+        return folder
+    raise ValueError("; ".join(refused))
 
 
 def is_ours(source: Path | str) -> bool:
@@ -199,29 +237,31 @@ def load_run(source: str | None, device: str) -> tuple[Model, Tokenizer]:
 def save_step(folder: Path, model: Model, state: State, keep: int, metadata: dict[str, Any]) -> Path:
     """Write the history and all that it takes to go on; remove what is older, but for the last `keep` and the best.
 
-    Nothing in the file depends on the clock: the same run writes the same bytes.
+    Nothing in the checkpoint depends on the clock: the same run writes the same bytes.
 
-    Raises OSError where it cannot be written; older checkpoints are then untouched.
+    Raises OSError where it cannot be written; older checkpoints and their history are then untouched.
     """
-    write_history(folder / HISTORY, state.history)
     step = state.optimiser.t
     path = step_file(folder, step)
     held_out_loss = state.history[-1].held_out_loss
     place = dict(step=step, tokens=state.tokens, rng=state.rng.bit_generator.state, held_out_loss=held_out_loss)
-    save_checkpoint(path, model, state.optimiser, **metadata, **place)
-    saved = {number: file for number, file in step_files(folder).items() if number <= step}
-    looks = [(p.held_out_loss, p.step) for p in state.history if p.step in saved and p.held_out_loss is not None]
-    _, best = min((look for look in looks if math.isfinite(look[0])), default=(None, step))
-    for number in list(saved)[keep:]:
-        if number != best:
-            saved[number].unlink(missing_ok=True)
+    with writing_checkpoint(path, model, state.optimiser, metadata | place):
+        write_history(folder / HISTORY, state.history)
+    saved = {file: told_loss(file) for number, file in step_files(folder).items() if number <= step}  # newest first
+    best = min(reversed(saved), key=lambda file: saved[file])
+    for file in list(saved)[keep:]:
+        if file != best or saved[file] == math.inf:
+            file.unlink(missing_ok=True)
     return path
 
 
-def remove_checkpoints(folder: Path) -> None:
-    """Remove every checkpoint in folder."""
-    for path in checkpoint_files(folder):
-        path.unlink()
+def told_loss(path: Path) -> float:
+    """Return the held-out loss that a checkpoint tells of; inf where it tells of none."""
+    try:
+        loss = read_metadata(path).get("held_out_loss")
+    except ValueError:  # damaged: whoever reads it is told what is wrong with it
+        return math.inf
+    return loss if isinstance(loss, (int, float)) and math.isfinite(loss) else math.inf
 
 
 def restore(state: State, moments: tuple[Array, Array], metadata: dict[str, Any]) -> None:
@@ -231,8 +271,8 @@ def restore(state: State, moments: tuple[Array, Array], metadata: dict[str, Any]
     """
     step, tokens = metadata.get("step"), metadata.get("tokens")
     for name, value in (("step", step), ("tokens", tokens)):
-        if type(value) is not int or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if type(value) is not int or not 1 <= value < 2**63:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r:.80}")
     try:
         state.rng.bit_generator.state = metadata["rng"]
     except (KeyError, TypeError, ValueError, OverflowError) as error:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -14,13 +15,27 @@ WIDTH = 120  # columns, where there is no terminal to ask: in a file or a pipe
 
 
 def new_console(stderr: bool = False, markup: bool = False) -> Console:
-    """Return a console as wide as the terminal, or WIDTH where there is none."""
+    """Return a console as wide as the terminal, or WIDTH where there is none.
+
+    Where its reader has gone, as in `numpy-gpt train | head`, printing raises BrokenPipeError.
+    """
     from rich.console import Console
 
-    console = Console(stderr=stderr, highlight=False, markup=markup)
+    class NewConsole(Console):
+        def on_broken_pipe(self) -> None:  # rich's own would end the process here, whatever is still to be saved
+            raise
+
+    console = NewConsole(stderr=stderr, highlight=False, markup=markup)
     if not console.is_terminal:
         console.width = max(console.width, WIDTH)
     return console
+
+
+def print_nowhere(file: IO[str]) -> None:
+    """Let what is written to file from now on be lost: its reader has gone, or its disk is full."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, file.fileno())
+    os.close(nowhere)
 
 
 def as_text(show: Callable[[Console], None]) -> str:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -141,11 +142,12 @@ def test_half_written_files_of_the_dead_are_removed_at_a_resume(stop_after, fold
     child.wait()
     dead = folder / f"runs/001/.step-000002.safetensors.{child.pid}.tmp"
     alive = folder / f"runs/001/.step-000002.safetensors.{os.getppid()}.tmp"
-    other = folder / "runs/001/.notes.tmp"
-    for path in (dead, alive, other):
+    others = [folder / "runs/001/.notes.tmp", folder / f"runs/001/.diary.{child.pid}.tmp"]
+    for path in (dead, alive, *others):
         path.write_bytes(b"half of it")
     assert main(["train", "--resume"]) == 0
-    assert (dead.exists(), alive.exists(), other.exists()) == (False, True, True)
+    assert (dead.exists(), alive.exists()) == (False, True)
+    assert all(path.exists() for path in others)
 
 
 @pytest.mark.parametrize(("number", "status", "by"), [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM")])
@@ -223,6 +225,63 @@ def test_overwrite_keeps_the_run_before_until_there_is_another(capsys):
     before = files("run")
     assert train("--steps", "5", "--out", "run", "--overwrite", "--lr", "1e30", "--warmup", "0") == 1
     assert files("run") == before
+
+
+def test_overwrite_keeps_the_run_before_where_the_first_checkpoint_fails(capsys):
+    """The weights overflow in the last update, of which no gradient tells."""
+    train("--steps", "5", "--out", "run")
+    before = {path.name: path.read_bytes() for path in Path("run").iterdir()}
+    lost = ["--steps", "1", "--lr", "1e39", "--min-lr", "0", "--warmup", "0", "--weight-decay", "0"]
+    with warnings.catch_warnings(action="ignore"):
+        assert train(*lost, "--out", "run", "--overwrite") == 1
+    assert "not written, because" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in Path("run").iterdir()} == before
+
+
+TRAIN = [sys.executable, "-m", "numpy_gpt", "train", "--data", "words.txt", *TINY, "--eval-every", "1"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows has other words for a lost reader")
+def test_a_run_whose_reader_goes_is_saved_and_says_so(folder):
+    with subprocess.Popen([*TRAIN, "--steps", "1000000"], stderr=subprocess.PIPE, stdout=subprocess.PIPE) as run:
+        for line in run.stdout:
+            if line.startswith(b"update"):
+                break
+        run.stdout.close()
+        error = run.stderr.read().decode()
+        run.wait(timeout=60)
+    assert run.returncode == 128 + 13
+    (line,) = error.splitlines()
+    assert "stopped by the loss of its output (Broken pipe) after update" in line
+    assert "go on with: numpy-gpt train --resume" in line
+    assert str(max(Path("runs/001").glob("step-*"))) in line
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
+def test_output_without_room_is_told_in_one_line():
+    with FULL.open("w") as full, subprocess.Popen([*TRAIN, "--steps", "9"], stderr=subprocess.PIPE, stdout=full) as run:
+        (line,) = run.stderr.read().decode().splitlines()
+    assert "No space left on device" in line
+    assert run.returncode == 2
+
+
+def test_a_run_ended_while_its_picture_is_drawn_is_finished_by_a_resume(monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "draw_history", interrupted)
+        assert train("--steps", "3") == 130
+    assert main(["train", "--resume"]) == 0
+    assert {"loss.png", "model.safetensors"} <= set(files("runs/001"))
+
+
+def test_a_folder_with_no_name_is_refused(capsys):
+    assert "out is empty" in error_line(capsys, "train", "--data", "words.txt", *TINY, "--out", "")
+    assert not Path("loss.csv").exists()
 
 
 @pytest.fixture

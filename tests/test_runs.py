@@ -2,6 +2,9 @@
 
 import math
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +19,10 @@ from numpy_gpt.runs import (
     new_folder,
     newest_run,
     newest_that_verifies,
+    next_numbered,
     read_history,
-    remove_checkpoints,
     restore,
+    results,
     save_step,
     step_file,
     step_files,
@@ -74,9 +78,7 @@ def test_files_by_the_updates_done(folder):
         (folder / other).write_bytes(b"")
     assert list(step_files(folder)) == [123456789, 10, 9]
     assert checkpoint_files(folder)[0].name == "step-123456789.safetensors"
-    remove_checkpoints(folder)
-    assert step_files(folder) == {}
-    assert len(list(folder.iterdir())) == 4
+    assert {path.name for path in results(folder)} == {path.name for path in step_files(folder).values()}
 
 
 @pytest.mark.parametrize(("step", "place"), [(0, 2), (1, 1), (2, 0), (3, 0), (None, 0)])
@@ -129,6 +131,81 @@ def test_runs_are_numbered_and_empty_ones_go(folder):
     with new_folder(str(path), overwrite=True):
         pass
     assert checkpoint_files(path)
+
+
+def test_what_a_run_would_write_over_is_refused(folder):
+    """Whether it comes from a run or not."""
+    for name in ("loss.csv", "loss.png", "model.safetensors", "step-000001.safetensors"):
+        path = folder / name.replace(".", " ") / name
+        path.parent.mkdir()
+        path.write_text("mine")
+        with pytest.raises(ValueError, match=f"{name} is there already"), new_folder(str(path.parent), False):
+            pass
+        with new_folder(str(path.parent), overwrite=True):
+            pass
+        assert path.read_text() == "mine"
+    (folder / "notes").mkdir()
+    (folder / "notes" / "notes.csv").touch()
+    with new_folder(str(folder / "notes"), False):
+        pass
+
+
+def test_a_file_is_no_folder(folder):
+    (folder / "file").touch()
+    with pytest.raises(OSError, match="file: is a file, not a folder"), new_folder("file", False):
+        pass
+    with pytest.raises(OSError, match=r"below: cannot make the folder: "), new_folder("file/below", False):
+        pass
+
+
+def test_runs_that_begin_at_the_same_time_have_folders_of_their_own(folder):
+    n = 8
+    together = threading.Barrier(n)
+
+    def begin(_):
+        together.wait()
+        return next_numbered(folder / "runs")
+
+    with ThreadPoolExecutor(n) as threads:
+        for _ in range(5):
+            found = list(threads.map(begin, range(n)))
+            assert all(made for _, made in found)
+            assert len({path for path, _ in found}) == n
+
+
+def test_the_newest_run_is_one_that_verifies(folder, capsys):
+    for number, name in enumerate(("damaged", "good", "older")):
+        path = folder / "runs" / name / "model.safetensors"
+        path.parent.mkdir(parents=True)
+        save_checkpoint(path, Model(CONFIG))
+        if name == "damaged":
+            path.write_bytes(path.read_bytes()[:-1])
+        os.utime(path, (1000 - number, 1000 - number))
+    assert newest_run().name == "good"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"Passed over: {Path('runs/damaged')}: no checkpoint verifies: ")
+    with pytest.raises(ValueError, match=r"older: holds no checkpoint to go on from"):
+        newest_run(with_moments=True)
+
+
+def test_the_best_is_known_without_the_history(folder):
+    model, state = run_of(folder, [3, 1, 2], 1)
+    state.history = state.history[-1:]
+    for step in (4, 5):
+        state.optimiser.t = step
+        state.history.append(progress(step, 4))
+        save_step(folder, model, state, 1, {})
+    assert list(step_files(folder)) == [5, 2]
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_history_too(folder):
+    model, state = run_of(folder, [3], 1)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    state.optimiser.t, state.history = 2, [*state.history, progress(2)]
+    model.params["W_te"][0, 0] = math.inf
+    with pytest.raises(FloatingPointError, match="W_te"):
+        save_step(folder, model, state, 1, {})
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def test_the_newest_run(folder):
@@ -204,6 +281,7 @@ def test_restore_goes_back_to_the_generator_and_the_moments(folder):
         ({"step": 0, "tokens": 4}, "step must be .* got 0"),
         ({"step": True, "tokens": 4}, "step must be .* got True"),
         ({"step": 1}, "tokens must be .* got None"),
+        ({"step": 1, "tokens": 10**400}, "tokens must be .* got 1000"),
         ({"step": 1, "tokens": 4, "rng": {"bit_generator": "PCG64"}}, "rng is not the state"),
     ],
 )
