@@ -1,8 +1,9 @@
-"""The xp switch: NumPy on the CPU, CuPy on CUDA, chosen by the array in hand.
+"""The xp switch: NumPy on the CPU, CuPy on CUDA, chosen by the array in hand; and what makes a CPU fast.
 
 Every op asks `array_module(x)` for the package that x belongs to and calls its
 functions as `xp.exp`, `xp.matmul`, ... What the two packages spell differently
-stands here and nowhere else.
+stands here and nowhere else. For the CPU there is besides how work is shared
+among its cores, and how freed memory is kept for the next step.
 """
 
 from __future__ import annotations
@@ -156,9 +157,9 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
 
 
 def matmul_both(first: tuple, second: tuple) -> tuple[Array, Array]:
-    """Return a @ b of first and of second, each (a, b, out); on two cores large ones are had side by side.
+    """Return a @ b of first and of second, each (a, b, out); on two cores large ones run side by side.
 
-    So a linear layer's backward goes, whose two products cost the same; neither needs to be cut.
+    A linear layer's backward is such a pair: its two products cost the same, so that neither has to be cut.
     """
     if spare_cores() == 2 and is_large_product(*first[:2]) and is_large_product(*second[:2]):
         one, other = in_threads(lambda product: np.matmul(product[0], product[1], out=product[2]), (first, second))

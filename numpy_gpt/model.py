@@ -156,6 +156,8 @@ class Model:
 
         idx (B, T); targets (B, T), −100 where a position is not counted. With no targets, each
         position's target is the next id: the lesson's cross_entropy(logits[:, :-1], idx[:, 1:]).
+
+        Raises ValueError as `forward` and `cross_entropy_forward` do, and for T < 2 without targets.
         """
         idx = self.xp.asarray(idx)
         targets = next_ids(idx, self.xp) if targets is None else self.xp.asarray(targets)
@@ -170,14 +172,14 @@ class Model:
         return self.backward(dlogits, cache, grads)
 
     def loss(self, idx: Array, targets: Array | None = None) -> Array:
-        """Return the loss alone, as `loss_forward` defines it."""
+        """Return the loss alone, as `loss_forward` defines it; raise what it raises."""
         loss, _ = self.loss_forward(idx, targets)
         return loss
 
     def step(self, idx: Array, targets: Array | None = None, grads: Parameters | None = None) -> Step:
         """Return the loss and every gradient: one forward, one backward. Nothing is updated.
 
-        FLOPs a token: ≈ 6N (lesson §6). grads as in `backward`.
+        FLOPs a token: ≈ 6N (lesson §6). grads as in `backward`. Raises ValueError as `loss_forward` does.
         """
         loss, cache = self.loss_forward(idx, targets)
         return Step(loss, self.loss_backward(1.0, cache, grads))
@@ -188,6 +190,8 @@ def next_ids(idx: Array, xp: ModuleType) -> Array:
 
     Counting these against all T logits is the lesson's logits[:, :-1] against idx[:, 1:]
     without a copy of the logits.
+
+    Raises ValueError for T < 2.
     """
     if idx.ndim == 0 or idx.shape[-1] < 2:
         raise ValueError(f"idx {idx.shape} has no next token to predict; without targets it needs T >= 2")
@@ -197,9 +201,11 @@ def next_ids(idx: Array, xp: ModuleType) -> Array:
 
 
 def block_forward(x: Array, p: dict[str, Array], config: Config) -> tuple[Array, tuple]:
-    """x = x + Attn(LN(x));  x = x + MLP(LN(x)): two sublayers, the norm inside the branch (lesson §4).
+    """x = x + Attn(LN(x));  x = x + MLP(LN(x)): two sublayers, the norm inside the branch.
 
     x (B, T, d), p the block's parameters  ->  x (B, T, d).
+    FLOPs a token: 24d² + 4·T·d forward, norms, softmax and GELU apart; twice that backward.
+    Lesson §4; Radford et al., 2019; Xiong et al., 2020.
     """
     # x = x + Attn(LN(x))
     y, cache_ln_1 = layernorm_forward(x, p["ln_1.gamma"], p["ln_1.beta"], config.eps)  # (B, T, d)

@@ -1,9 +1,9 @@
 """The next token of a single text on a CPU: the model's forward on one vector.
 
-What a laptop does when it samples. Each token reads every weight once, and nothing can be faster than
-the memory hands them over; but a product's weights also drive all else from the processor's cache, so
-that each call beside the products begins cold and takes many times what it takes in a loop of its own.
-Hence vectors where kv_cache.py has rows, few calls, and W_o and W_2 laid as the memory likes them.
+This is what sampling on a laptop does. Every weight is read once a token, so the memory's bandwidth sets
+the limit. Those reads also push everything else out of the processor's cache: a small call between two
+products starts cold, and takes many times what it takes in a loop of its own. Hence vectors where
+kv_cache.py has rows, few calls, and W_o and W_2 copied column by column, which memory delivers faster.
 """
 
 from __future__ import annotations

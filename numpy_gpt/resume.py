@@ -14,7 +14,7 @@ from .data import load_text
 from .run import Run, Setup, complete, print_sample, sha256
 from .runs import FINISHED, HISTORY, OURS, check_writable, newest_run, newest_that_verifies, read_history, restore
 from .tokenizer import tokenizer_from_dict
-from .training import Schedule, start
+from .training import Schedule, n_workers, start
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,6 +62,8 @@ def resumed_run(folder: Path, given: dict[str, Any], change: bool, console: Cons
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
     setup, schedule = changed(old_setup, given), changed(old_schedule, given)
+    if n_workers(old_schedule, checkpoint.model) == n_workers(schedule, checkpoint.model):
+        old_schedule = replace(old_schedule, workers=schedule.workers)  # two ways to say the same
     text = load_text(setup.data)
     changes = differences(old_setup, setup) | differences(old_schedule, schedule)
     try:

@@ -102,14 +102,15 @@ def start(model: Model, schedule: Schedule) -> State:
     return State(optimiser, np.random.default_rng([schedule.seed, 1]))  # apart from the stream that drew the weights
 
 
-def default_workers(model: Model) -> int:
-    """Return how many threads share a micro-batch: 2 where BLAS alone would leave a core idle, else 1."""
-    return 2 if model.xp is np and model.params.flat.size < SMALL_MODEL else 1
+def n_workers(schedule: Schedule, model: Model) -> int:
+    """Return how many threads share a micro-batch; by default 2 where BLAS alone would leave a core idle, else 1."""
+    default = 2 if model.xp is np and model.params.flat.size < SMALL_MODEL else 1
+    return min(schedule.workers or default, schedule.B)
 
 
 def gradient_copies(schedule: Schedule, model: Model) -> int:
     """Return how many copies of the gradients training holds: one a worker, another to accumulate into."""
-    return (schedule.workers or default_workers(model)) * (2 if schedule.accumulate > 1 else 1)
+    return n_workers(schedule, model) * (2 if schedule.accumulate > 1 else 1)
 
 
 def evaluate(model: Model, tokens: np.ndarray, B: int) -> float:
@@ -148,7 +149,7 @@ def train(
     nan; the parameters are then as the update before left them.
     """
     T = model.config.T_max
-    workers = schedule.workers or default_workers(model)
+    workers = n_workers(schedule, model)
     state = start(model, schedule) if state is None else state
     optimiser = state.optimiser
     save_every = schedule.save_every or schedule.eval_every
@@ -162,8 +163,7 @@ def train(
             micro_batches: list[tuple[np.ndarray, np.ndarray]] = []
             for _ in range(schedule.accumulate):
                 idx, targets = windows(train_tokens, schedule.B, T, state.rng)  # (B, T)
-                shards = min(workers, schedule.B)
-                micro_batches += zip(np.array_split(idx, shards), np.array_split(targets, shards))
+                micro_batches += zip(np.array_split(idx, workers), np.array_split(targets, workers))
             loss, grads = accumulator.step(micro_batches)
             with clock("optimiser"):
                 try:

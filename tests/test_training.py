@@ -6,7 +6,7 @@ import pytest
 
 from numpy_gpt import Config, Model
 from numpy_gpt.budget import memory
-from numpy_gpt.training import Schedule, evaluate, gradient_copies, train
+from numpy_gpt.training import Schedule, evaluate, gradient_copies, n_workers, train
 
 CONFIG = Config(V=11, T_max=8, d=12, h=3, L=2)
 RNG = np.random.default_rng(0)
@@ -88,6 +88,12 @@ def test_training_takes_the_memory_that_budget_predicts(changes):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak == pytest.approx(memory(config, 4, 64, gradients=gradient_copies(schedule, model))["peak"], rel=0.1)
+
+
+def test_no_more_workers_than_windows():
+    model = small_model()
+    assert [n_workers(Schedule(B=4, workers=n), model) for n in (None, 1, 3, 10**6)] == [2, 1, 3, 4]
+    assert gradient_copies(Schedule(B=4, workers=10**6, accumulate=2), model) == 8
 
 
 def test_training_learns_a_text_that_repeats():

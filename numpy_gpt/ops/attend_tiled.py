@@ -1,6 +1,6 @@
-"""Attention in tiles that fit the cache: `attend_forward` and `attend_backward` as the model has them on a CPU.
+"""Attention in tiles that fit the cache: `attend_forward` and `attend_backward` as the model runs them on a CPU.
 
-The same numbers as in attention.py, had in other ways. Scores that the causal mask would drop are
+The same numbers as in attention.py, computed in another order. Scores that the causal mask would drop are
 never computed, which for a long T halves the work. Some heads are done together, tile by tile, and
 such groups shared among the cores, instead of one (B, h, T, T) tensor at a time, which is too large
 for any cache. Scores and weights stand transposed, key by query, so that softmax's maxima and sums
@@ -140,8 +140,8 @@ def empty_heads(like: Array) -> Array:
 def head_groups(q: Array) -> list[tuple[slice, slice]]:
     """Cut q (B, h, T, d_head) into groups, as indices of its first two axes, of about GROUP scores a tile.
 
-    Where there are many scores there are groups for all cores; and where BLAS would share a head's
-    products among its own threads, who then go on spinning on the cores that the next op wants.
+    With many scores there is a group for every core. So too where BLAS would split a head's products
+    among its own threads, which then keep spinning on the cores that the next op wants.
     """
     B, h, T, d_head = q.shape
     n = max(1, GROUP // (T * min(T, TILE)))  # heads

@@ -29,7 +29,7 @@ def layernorm_forward(x: Array, gamma: Array, beta: Array, eps: float = 1e-5) ->
 
 # With g = dy · γ the gradient at x̂: every x of a row moves its mean and its variance too, and
 #   dx = rstd · (g − mean(g) − x̂ · mean(g · x̂))
-# which is g with its components along the ones vector and along x̂ taken out.
+# which is, but for ε, rstd times g with its components along the ones vector and along x̂ taken out.
 
 
 def layernorm_backward(dy: Array, cache: tuple, out: tuple = (None, None)) -> tuple[Array, Array, Array]:
