@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -330,6 +330,8 @@ def stop_signals() -> Iterator[list[int]]:
 
     def note(number: int, frame: Any) -> None:
         received.append(number)
+        with suppress(OSError):  # straight to stderr: the signal may have come in the middle of a print
+            os.write(2, b"\nFinishing the update in hand, to save it; once more, and it ends at once\n")
         put_back()
 
     def put_back() -> None:
