@@ -189,7 +189,7 @@ def is_ours(source: Path | str) -> bool:
         if step_files(path):
             return True
         path = path / FINISHED
-    return path.is_file() and HEADER in read_header(path)[1]
+    return path.is_file() and path.suffix != ".json" and HEADER in read_header(path)[1]  # .json: an index of shards
 
 
 def load_ours(source: Path | str, xp: ModuleType = np) -> tuple[Path, Model, dict[str, Any]]:

@@ -235,6 +235,8 @@ def test_what_is_ours(folder):
     assert is_ours(folder / "model.safetensors")
     Model(CONFIG).save_pretrained(folder / "theirs")
     assert not is_ours(folder / "theirs")
+    (folder / "theirs" / "model.safetensors.index.json").write_text("{}")
+    assert not is_ours(folder / "theirs" / "model.safetensors.index.json")
 
 
 @pytest.mark.parametrize(
