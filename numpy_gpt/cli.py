@@ -64,7 +64,7 @@ def gradcheck(args: argparse.Namespace) -> int:
 def evaluate(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from .run import run_evaluation
+    from .scoring import run_evaluation
 
     run_evaluation(args.text, args.checkpoint, args.stride, args.B, args.device, Console())
     return 0

@@ -1,0 +1,51 @@
+"""A text's score on the terminal: how well a trained model predicts it, under a bar that fills."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from .data import load_text
+from .evaluation import Evaluation, evaluate_text
+from .runs import load_run
+from .stored import naming
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def run_evaluation(
+    text: str, checkpoint: str | None, stride: int | None, B: int, device: str, console: Console
+) -> Evaluation:
+    """Print a trained model's loss, perplexity and bits per byte on a text; return them."""
+    from rich.progress import Progress as Bar
+
+    model, tokenizer = load_run(checkpoint, device)
+    content = load_text(text)
+    with naming(text):
+        ids = tokenizer.encode(content)
+        if len(ids) < 2:
+            raise ValueError(f"has {len(ids)} tokens; a next token to score takes 2")
+    stride = max(1, model.config.T_max // 2) if stride is None else stride
+    n_bytes = len(tokenizer.decode(ids[1:]).encode("utf-8"))
+    start = time.perf_counter()
+    with Bar(console=console, transient=True) as bar:
+        task = bar.add_task(text)
+        result = evaluate_text(
+            model,
+            ids,
+            stride,
+            B,
+            n_bytes,
+            lambda n_scored, n_total: bar.update(task, completed=n_scored, total=n_total),
+        )
+    seconds = time.perf_counter() - start
+    console.print(
+        f"{text}: {result.n_scored:,} tokens scored, stride {stride}\n"
+        f"loss          {result.loss:.4f} nats a token\n"
+        f"perplexity    {result.perplexity:.2f}\n"
+        f"bits per byte {result.bits_per_byte:.4f}\n"
+        f"{result.n_scored / seconds:,.0f} tokens/s",
+        highlight=False,
+    )
+    return result
