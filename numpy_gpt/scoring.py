@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from .data import load_text
 from .evaluation import Evaluation, evaluate_text
+from .pieces import count_bytes
 from .runs import load_run
 from .stored import naming
 
@@ -27,7 +28,7 @@ def run_evaluation(
         if len(ids) < 2:
             raise ValueError(f"has {len(ids)} tokens; a next token to score takes 2")
     stride = max(1, model.config.T_max // 2) if stride is None else stride
-    n_bytes = len(tokenizer.decode(ids[1:]).encode("utf-8"))
+    n_bytes = count_bytes(tokenizer, ids[1:])
     start = time.perf_counter()
     with Bar(console=console, transient=True) as bar:
         task = bar.add_task(text)
