@@ -22,6 +22,7 @@ from .budget import memory
 from .checkpoint import atomic_write, save_checkpoint
 from .config import Config
 from .data import bigram_loss, load_text, split, unigram_loss
+from .evaluation import perplexity
 from .generation import generate
 from .model import Model
 from .runs import FINISHED, HISTORY, new_folder, remove_checkpoints, save_step, step_file
@@ -294,7 +295,7 @@ def print_result(console: Console, history: list[Progress], baselines: dict[str,
     table.add_column("perplexity", justify="right")
     for name, loss in {**baselines, "this model": held_out_loss}.items():
         style = "bold" if name == "this model" else None
-        table.add_row(name, f"{loss:.4f}", f"{math.exp(min(loss, 700)):.2f}", style=style)
+        table.add_row(name, f"{loss:.4f}", f"{perplexity(loss):.2f}", style=style)
     console.print(table)
 
 

@@ -17,9 +17,10 @@ from numpy_gpt.checkpoint import load_checkpoint
 from numpy_gpt.cli import main
 from numpy_gpt.evaluation import evaluate_text
 from numpy_gpt.profiling import step
-from numpy_gpt.run import Setup
+from numpy_gpt.run import Setup, print_result
+from numpy_gpt.terminal import new_console
 from numpy_gpt.tokenizer import GPT2Tokenizer
-from numpy_gpt.training import Schedule
+from numpy_gpt.training import Progress, Schedule
 
 QUICK = ["--preset", "tiny", "--steps", "4", "--B", "2", "--eval-every", "2", "--sample", "20", "--T", "8"]
 
@@ -76,6 +77,12 @@ def test_train_tells_the_whole_story(capsys, folder):
         "step-000002.safetensors",
         "step-000004.safetensors",
     ]
+
+
+def test_a_loss_beyond_every_perplexity_is_told_as_inf(capsys):
+    last = Progress(1, 1e4, lr=0, grad_norm=0, seconds=1, tokens=1, shares={}, held_out_loss=1e4)
+    print_result(new_console(), [last], {})
+    assert re.search(r"this model │ +10000.0000 │ +inf │", capsys.readouterr().out)
 
 
 def test_files_hold_what_they_promise(folder):
