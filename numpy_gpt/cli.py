@@ -18,40 +18,37 @@ WEIGHTS_HELP = (
 
 
 def train(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from .resume import resume_training
     from .run import Setup, run_training
+    from .terminal import new_console
     from .training import Schedule
 
     setup, schedule = given_flags(Setup, args), given_flags(Schedule, args)
     if args.resume is None:
         if args.change:
             raise ValueError("--change goes with --resume")
-        run_training(Setup(**setup), Schedule(**schedule), Console())
+        run_training(Setup(**setup), Schedule(**schedule), new_console())
     else:
         if "out" in setup or "overwrite" in setup:
             raise ValueError("a resumed run stays in its folder: no --out or --overwrite with --resume")
-        resume_training(args.resume or None, setup | schedule, args.change, Console())
+        resume_training(args.resume or None, setup | schedule, args.change, new_console())
     return 0
 
 
 def sample(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from .sampling import run_sampling
+    from .terminal import new_console
 
     values = {name: value for name, value in vars(args).items() if name != "run"}
-    run_sampling(**values, console=Console())
+    run_sampling(**values, console=new_console())
     return 0
 
 
 def tokenize(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from .pieces import run_tokenizing
+    from .terminal import new_console
 
-    run_tokenizing(args.text, args.file, args.tokenizer, args.special, args.n, Console())
+    run_tokenizing(args.text, args.file, args.tokenizer, args.special, args.n, new_console())
     return 0
 
 
@@ -62,11 +59,10 @@ def gradcheck(args: argparse.Namespace) -> int:
 
 
 def evaluate(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from .scoring import run_evaluation
+    from .terminal import new_console
 
-    run_evaluation(args.text, args.checkpoint, args.stride, args.B, args.device, Console())
+    run_evaluation(args.text, args.checkpoint, args.stride, args.B, args.device, new_console())
     return 0
 
 

@@ -157,7 +157,9 @@ def complete(run: Run, folder: Path, console: Console) -> None:
     names = [FINISHED, HISTORY, *(["loss.png"] if pictured else [])]
     console.print(f"Wrote {', '.join(names)} in {folder}", highlight=False)
     if not pictured:
-        console.print("No picture: matplotlib is missing (pip install 'numpy_gpt\\[plots]')", highlight=False)
+        console.print(
+            "No picture: matplotlib is missing (pip install 'numpy_gpt[plots]')", highlight=False, markup=False
+        )
 
 
 def print_sample(run: Run, console: Console) -> None:

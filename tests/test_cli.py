@@ -79,6 +79,27 @@ def test_train_tells_the_whole_story(capsys, folder):
     ]
 
 
+@pytest.mark.parametrize("name", ["notes[final].txt", "x[bold].txt", "x[red]y[/b].txt"])
+def test_a_name_is_shown_as_it_is(folder, name, capsys):
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / "words.txt").rename(name)
+    assert main(["train", "--data", name, *QUICK, "--out", f"{name} out"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"{name}: " in told
+    assert f"in {name} out" in told
+    assert main(["train", "--resume", f"{name} out", "--change", "--steps", "5"]) == 0
+    assert f"Going on with {name} out" in capsys.readouterr().out
+    assert main(["evaluate", name, "--checkpoint", f"{name} out"]) == 0
+    assert f"\n{name}: " in capsys.readouterr().out
+
+
+def test_train_without_matplotlib_says_what_to_install(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert train() == 0
+    assert "pip install 'numpy_gpt[plots]'" in capsys.readouterr().out
+
+
 def test_a_loss_beyond_every_perplexity_is_told_as_inf(capsys):
     last = Progress(1, 1e4, lr=0, grad_norm=0, seconds=1, tokens=1, shares={}, held_out_loss=1e4)
     print_result(new_console(), [last], {})

@@ -39,3 +39,15 @@ def test_bits_per_byte_are_of_the_bytes_that_were_scored(folder, kind, text, n_b
     nats = evaluate_text(model, ids, 3).loss * (len(ids) - 1)
     assert found.bits_per_byte == pytest.approx(nats / math.log(2) / n_bytes, rel=1e-12)
     assert f"bits per byte {found.bits_per_byte:.4f}\n" in console.file.getvalue()
+
+
+@pytest.mark.parametrize("name", ["notes[final].txt", "notes[bold].txt", "x[/b].txt", "a name " * 20 + ".txt"])
+def test_a_name_is_shown_as_it_is(folder, name):
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("hi there", encoding="utf-8")
+    path, *_ = checkpoint()
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    run_evaluation(name, path, 3, 2, "cpu", console)
+    bar, result = console.file.getvalue().rsplit("\r", 1)
+    assert f"{name}: 7 tokens scored" in result
+    assert name[:12] in bar
