@@ -77,18 +77,23 @@ def continue_prompt(
     if len(ids) > T_max:
         console.print(f"(the prompt has {len(ids)} tokens; the model sees its last {T_max})", style="yellow")
     times: list[float] = []
-    console.out(prompt, end="", highlight=False)
+    write(prompt, console)
     stream_text(tokenizer, note_times(generate(model, ids, **settings), times), console)
     if len(times) > 1:
         print(describe_speed(model, times), file=sys.stderr)
 
 
 def stream_text(tokenizer: Tokenizer, tokens: Iterator[int], console: Console) -> None:
-    """Print tokens as they come, whole characters only."""
+    """Print tokens as they come, whole characters only, and end the line."""
     for piece in tokenizer.decode_stream(tokens):
-        console.out(piece, end="", highlight=False)
-        console.file.flush()
-    console.out("")
+        write(piece, console)
+    write("\n", console)
+
+
+def write(text: str, console: Console) -> None:
+    """Write text at once and as it is: rich would expand its tabs and leave control characters out."""
+    console.file.write(text)
+    console.file.flush()
 
 
 def note_times(tokens: Iterator[int], times: list[float]) -> Iterator[int]:
