@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
 import time
 from collections.abc import Iterator
@@ -49,16 +50,15 @@ def run_sampling(
 def interact(model: Model, tokenizer: Tokenizer, settings: dict[str, Any], console: Console) -> None:
     """Ask for a prompt and continue it, until the end of the input (Ctrl-D); Ctrl-C ends a text before its end.
 
+    Bytes of the input that are not characters are read as U+FFFD, which the tokenizer may know or not.
     Each prompt has a seed of its own, the first that of settings, the next one more.
     """
     with contextlib.suppress(ImportError):  # Windows has none
         import readline  # noqa: F401  (lets input() edit its line and remember the ones before)
-    while True:
-        try:
-            prompt = input("> ")
-        except EOFError:
-            print()
-            return
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        with contextlib.suppress(io.UnsupportedOperation):  # it has been read from already
+            sys.stdin.reconfigure(errors="replace")
+    while (prompt := next_prompt()) is not None:
         try:
             continue_prompt(model, tokenizer, prompt, settings, console)
         except ValueError as error:
@@ -66,6 +66,17 @@ def interact(model: Model, tokenizer: Tokenizer, settings: dict[str, Any], conso
         except KeyboardInterrupt:
             print()
         settings = {**settings, "seed": settings["seed"] + 1}
+
+
+def next_prompt() -> str | None:
+    """Return the line that answers "> "; None at the end of the input, and where there is no input at all."""
+    if sys.stdin is None:  # as `<&-` leaves it
+        return None
+    try:
+        return input("> ")
+    except EOFError:
+        print()
+        return None
 
 
 def continue_prompt(

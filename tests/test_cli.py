@@ -197,6 +197,28 @@ def test_sample_prompt_after_prompt(capsys, monkeypatch):
     assert [line.split()[0] for line in told.err.splitlines() if "tokens/s" not in line] == ["numpy-gpt:"]
 
 
+def test_a_closed_input_is_at_its_end(capsys, monkeypatch):
+    train()
+    capsys.readouterr()
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["sample", "--interactive"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_input_that_is_not_utf8_ends_no_session(capsys, monkeypatch, errors):
+    train()
+    capsys.readouterr()
+    main(["sample", "--prompt", "the ", "--n", "8", "--seed", "1"])
+    text = capsys.readouterr().out
+    input_bytes = io.BytesIO(b"the \xff\nthe \n")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(input_bytes, encoding="utf-8", errors=errors))
+    assert main(["sample", "--interactive", "--n", "8"]) == 0
+    told = capsys.readouterr()
+    assert told.out == f"> > {text}> \n"
+    assert "text[4] is '\ufffd'" in told.err
+
+
 def test_ctrl_c_ends_a_text_and_not_the_session(capsys, monkeypatch):
     train()
     capsys.readouterr()
