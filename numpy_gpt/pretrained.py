@@ -21,10 +21,11 @@ from .backend import to_numpy
 from .checkpoint import LARGEST_SIZE, atomic_write
 from .config import Config
 from .model import Model
-from .stored import DTYPES, StoredTensor, check_finite, read_header
+from .stored import DTYPES, StoredTensor, check_finite, one_line, read_header
 from .tokenizer import GPT2Tokenizer
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+LONGEST_NAME = 255  # bytes: what file systems allow
 
 # Our names and theirs, which may have `transformer.` before them: all but the head's.
 PREFIX = "transformer."
@@ -153,9 +154,14 @@ def saved_name(name: str) -> str:
     return hub_name(name) if name == "W_head" else PREFIX + hub_name(name)
 
 
+def shown(name: object) -> str:
+    """Return what a file calls something, for a message: short and printable, whatever it holds."""
+    return one_line(name, 80)
+
+
 def listed(names: Collection[str]) -> str:
     """Return the first few names for a message, and how many more there are."""
-    first = ", ".join(sorted(names)[:5])
+    first = ", ".join(map(shown, sorted(names)[:5]))
     return first if len(names) <= 5 else f"{first} and {len(names) - 5} more"
 
 
@@ -296,8 +302,8 @@ def read_shards(index: Path) -> dict[str, StoredTensor]:
         raise ValueError(f"{index}: holds no weight_map")
     names_of: dict[str, set[str]] = {}
     for name, shard in weight_map.items():
-        if not isinstance(shard, str) or PureWindowsPath(shard).name != shard or not shard.endswith(".safetensors"):
-            raise ValueError(f"{index}: {name} lies in {shard!r:.80}, not the plain name of a .safetensors file")
+        if not is_plain_name(shard):
+            raise ValueError(f"{index}: {shown(name)} lies in {shard!r:.80}, not the plain name of a .safetensors file")
         names_of.setdefault(shard, set()).add(name)
     tensors: dict[str, StoredTensor] = {}
     for shard, names in names_of.items():
@@ -311,6 +317,13 @@ def read_shards(index: Path) -> dict[str, StoredTensor]:
     return tensors
 
 
+def is_plain_name(shard: Any) -> bool:
+    """Return whether shard, which an index holds, can be the name of a .safetensors file beside it, on any system."""
+    if not isinstance(shard, str) or not shard.isprintable() or len(shard.encode("utf-8")) > LONGEST_NAME:
+        return False
+    return PureWindowsPath(shard).name == shard and shard.endswith(".safetensors")
+
+
 def read_tensors(weights: Path) -> dict[str, StoredTensor]:
     """Return the tensors of a file, or of an index's files, by their names without prefix; no mask buffers."""
     found = read_shards(weights) if weights.name == INDEX else read_header(weights)[0]
@@ -318,7 +331,7 @@ def read_tensors(weights: Path) -> dict[str, StoredTensor]:
     for full_name, tensor in found.items():
         name = full_name.removeprefix(PREFIX)
         if name in tensors:
-            raise ValueError(f"{tensor.file}: {name} comes twice, with and without {PREFIX!r} before it")
+            raise ValueError(f"{tensor.file}: {shown(name)} comes twice, with and without {PREFIX!r} before it")
         if not MASK_BUFFER.fullmatch(name):
             tensors[name] = tensor
     return tensors
@@ -338,7 +351,7 @@ def check_tensors(tensors: dict[str, StoredTensor], config: Config, weights: Pat
             raise ValueError(f"{weights}: {what} weight: {listed(names)}")
     for name, tensor in tensors.items():
         if tensor.shape != shapes[name]:
-            raise ValueError(f"{tensor.file}: {name} has shape {tensor.shape}; {CONFIG} makes it {shapes[name]}")
+            raise ValueError(f"{tensor.file}: {name} has shape {shown(tensor.shape)}; {CONFIG} makes it {shapes[name]}")
         if tensor.dtype not in DTYPES:
             raise ValueError(f"{tensor.file}: {name} is {tensor.dtype}, not one of {', '.join(DTYPES)}")
     if config.tie and head in tensors and not np.array_equal(tensors[head].read(), tensors[NAMES["W_te"]].read()):

@@ -70,10 +70,11 @@ def naming(path: Path | str) -> Iterator[None]:
         raise ValueError(f"{path}: cannot read it: {error.strerror or error}") from error
 
 
-def one_line(error: Exception) -> str:
-    """Return the error's text, which may quote the file, as one short line of printable characters."""
-    text = " ".join(str(error).split())
-    return "".join(character if character.isprintable() else "?" for character in text)[:300]
+def one_line(value: object, longest: int = 300) -> str:
+    """Return value, an error or a name that may come from a file, as one short line of printable characters."""
+    text = " ".join(str(value).split())
+    shown = "".join(character if character.isprintable() else "?" for character in text[: longest + 1])
+    return shown if len(shown) <= longest else f"{shown[: longest - 3]}..."
 
 
 def check_finite(name: str, numbers: np.ndarray) -> None:

@@ -239,6 +239,37 @@ def test_weight_that_does_not_fit_is_named(folder, change, message):
         load_pretrained(folder)
 
 
+HOSTILE = ["a\nnumpy-gpt: \x1b[31mall good", "x" * 1_000_000, "\u202eevil\r\u2028"]
+
+
+def assert_short_line(message, folder):
+    """Hold a message to one line of printable characters, of a length that a terminal shows."""
+    assert message.isprintable()
+    assert len(message) < 500 + len(str(folder))
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=["lines", "long", "directions"])
+@pytest.mark.parametrize(
+    ("names", "what"),
+    [(["{}"], "unknown weight"), (["{}1", "{}2", "transformer.{}3"], "unknown"), (["{}", "transformer.{}"], "twice")],
+)
+def test_hostile_names_make_one_short_line(folder, name, names, what):
+    tensors = weights_of(folder) | {template.format(name): np.ones(1) for template in names}
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=rf"größe.model\.safetensors: .*{what}") as info:
+        load_pretrained(folder)
+    assert_short_line(str(info.value), folder)
+
+
+def test_hostile_shape_makes_one_short_line(folder):
+    tensors = {name: ("F32", tensor.shape, tensor.tobytes()) for name, tensor in weights_of(folder).items()}
+    tensors["transformer.ln_f.bias"] = ("F32", [4, *[1] * 200_000], tensors["transformer.ln_f.bias"][2])
+    write_raw(folder / "model.safetensors", tensors)
+    with pytest.raises(ValueError, match=r"ln_f\.bias has shape \(4, 1, 1.*config\.json makes it \(4,\)$") as info:
+        load_pretrained(folder)
+    assert_short_line(str(info.value), folder)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_number_that_is_not_finite_is_named(folder, value):
     tensors = weights_of(folder)
@@ -383,6 +414,22 @@ def test_index_that_leads_elsewhere(shards, shard):
     change_json(index, weight_map=weight_map | {"transformer.wte.weight": shard})
     with pytest.raises(ValueError, match=r"index\.json: transformer\.wte\.weight lies in .*, not the plain name"):
         load_pretrained(shards)
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=["lines", "long", "directions"])
+@pytest.mark.parametrize("is_shard", [False, True])
+def test_hostile_names_in_an_index_make_one_short_line(shards, name, is_shard):
+    index = shards / "model.safetensors.index.json"
+    weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    entries = {"spare": f"{name}.safetensors"} if is_shard else {name: next(iter(weight_map.values()))}
+    change_json(index, weight_map=weight_map | entries)
+    with pytest.raises(ValueError, match="not the plain name" if is_shard else "does not agree with") as info:
+        load_pretrained(shards)
+    assert_short_line(str(info.value), shards)
+    change_json(index, weight_map=weight_map | {name: "a.bin"})
+    with pytest.raises(ValueError, match="not the plain name") as info:
+        load_pretrained(shards)
+    assert_short_line(str(info.value), shards)
 
 
 @pytest.mark.parametrize("weight_map", [None, [], "model-00001-of-00003.safetensors"])

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from numpy_gpt import Config
-from numpy_gpt.stored import LARGEST_HEADER, check_finite, naming, read_header
+from numpy_gpt.stored import LARGEST_HEADER, check_finite, naming, one_line, read_header
 from numpy_gpt.tokenizer import CharTokenizer
 
 
@@ -87,6 +87,11 @@ def test_a_file_that_is_not_there(tmp_path):
 def test_what_is_wrong_becomes_one_printable_line(error):
     with pytest.raises(ValueError, match=r"\Aa file: two lines \?\[2J\Z"), naming(Path("a file")):
         raise error
+
+
+@pytest.mark.parametrize(("n", "shown"), [(20, "x" * 20), (21, "x" * 17 + "..."), (10**6, "x" * 17 + "...")])
+def test_what_is_long_is_cut(n, shown):
+    assert one_line("x" * n, 20) == shown
 
 
 def test_what_is_not_the_files_fault_passes():
