@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import re
+import sys
 from collections.abc import Collection
 from pathlib import Path, PureWindowsPath
 from types import ModuleType
@@ -196,7 +196,7 @@ def config_from_hub(values: dict[str, Any]) -> Config:
     if activation not in list(GELU):
         raise ValueError(f"activation_function must be one of {', '.join(GELU)}, got {activation!r:.80}")
     eps = values.get("layer_norm_epsilon", 1e-5)
-    if not isinstance(eps, float) or not 0 < eps < math.inf:
+    if type(eps) not in (int, float) or not 0 < eps <= sys.float_info.max:
         raise ValueError(f"layer_norm_epsilon must be a finite number above 0, got {eps!r:.80}")
     if values.get("n_inner") not in (None, 4 * sizes["d"]):
         raise ValueError(f"n_inner must be 4 n_embd = {4 * sizes['d']} or null, got {values['n_inner']!r:.80}")

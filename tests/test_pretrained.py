@@ -303,6 +303,9 @@ def test_untied_model_without_its_head(folder):
         ("layer_norm_epsilon", float("nan")),
         ("layer_norm_epsilon", float("inf")),
         ("layer_norm_epsilon", "1e-5"),
+        ("layer_norm_epsilon", True),
+        ("layer_norm_epsilon", 0),
+        ("layer_norm_epsilon", 10**400),
         ("tie_word_embeddings", None),
         ("scale_attn_weights", 1),
         ("vocab_size", None),
@@ -323,6 +326,12 @@ def test_option_that_this_model_cannot_have_is_named(folder, option, value):
 def test_option_may_be_what_it_would_be_anyway(folder):
     change_json(folder / "config.json", n_inner=16, pruned_heads={}, quantization_config=None)
     load_pretrained(folder)
+
+
+def test_epsilon_may_be_a_whole_number(folder):
+    change_json(folder / "config.json", layer_norm_epsilon=1)
+    eps = load_pretrained(folder).config.eps
+    assert (eps, type(eps)) == (1.0, float)
 
 
 def test_heads_that_do_not_divide_the_width(folder):
