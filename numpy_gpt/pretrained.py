@@ -245,8 +245,13 @@ def find_files(path_or_name: Path | str) -> tuple[Path, Path]:
         return download(str(path_or_name))
     config_file = weights.with_name(CONFIG)
     if not config_file.is_file():
-        raise ValueError(f"{config_file}: no such file; Hugging Face's weights have it beside them")
+        raise ValueError(f"{config_file}: {absence(config_file)}; Hugging Face's weights have it beside them")
     return config_file, weights
+
+
+def absence(path: Path) -> str:
+    """Return what there is in place of a file at path."""
+    return "a folder, not a file" if path.is_dir() else "no such file"
 
 
 def download(name: str) -> tuple[Path, Path]:
@@ -309,7 +314,7 @@ def read_shards(index: Path) -> dict[str, StoredTensor]:
     for shard, names in names_of.items():
         path = index.with_name(shard)
         if not path.is_file():
-            raise ValueError(f"{path}: no such file, and {index.name} names it")
+            raise ValueError(f"{path}: {absence(path)}, and {index.name} names it")
         held, _ = read_header(path)
         if held.keys() != names:
             raise ValueError(f"{path}: does not agree with {index.name} on {listed(held.keys() ^ names)}")

@@ -398,6 +398,13 @@ def test_folder_without_config(folder):
         load_pretrained(folder)
 
 
+def test_folder_where_config_should_be(folder):
+    (folder / "config.json").unlink()
+    (folder / "config.json").mkdir()
+    with pytest.raises(ValueError, match=r"größe.config\.json: a folder, not a file; Hugging Face's weights have it"):
+        load_pretrained(folder)
+
+
 def test_folder_with_a_pickle_only(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(ValueError, match=r"größe: holds neither model\.safetensors nor .*other formats are not read"):
@@ -450,7 +457,10 @@ def test_index_that_makes_no_sense(shards, weight_map):
 
 def test_missing_shard_is_named(shards):
     (shards / "model-00002-of-00003.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"model-00002-of-00003\.safetensors: no such file"):
+    with pytest.raises(ValueError, match=r"model-00002-of-00003\.safetensors: no such file, and .* names it"):
+        load_pretrained(shards)
+    (shards / "model-00002-of-00003.safetensors").mkdir()
+    with pytest.raises(ValueError, match=r"model-00002-of-00003\.safetensors: a folder, not a file, and .* names it"):
         load_pretrained(shards)
 
 
