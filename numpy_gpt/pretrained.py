@@ -120,8 +120,9 @@ def save_pretrained(model: Model, folder: Path | str) -> None:
 
     Both are written whole before either replaces an older one.
 
-    Raises ValueError for a model that Hugging Face's GPT-2 cannot be (norm="post", causal=False),
-    and OSError where a file cannot be written; older files are then untouched.
+    Raises ValueError for a model that Hugging Face's GPT-2 cannot be (norm="post", causal=False).
+    Raises OSError where a file cannot be written; older files are then untouched.
+    Raises FloatingPointError, naming the weight, where one is inf or nan; nothing is then written.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
@@ -129,6 +130,11 @@ def save_pretrained(model: Model, folder: Path | str) -> None:
     values = config_to_hub(model.config, str(model.dtype))
     tensors = {saved_name(name): to_numpy(parameter) for name, parameter in model.params.items()}
     folder = Path(folder)
+    for name, tensor in tensors.items():
+        try:
+            check_finite(name, tensor)
+        except ValueError as error:
+            raise FloatingPointError(f"{folder / WEIGHTS}: not written, because {error}") from error
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_write(folder / CONFIG) as config_file, atomic_write(folder / WEIGHTS) as weights_file:
         config_file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

@@ -595,6 +595,21 @@ def test_model_that_theirs_cannot_be_is_not_written(tmp_path, options, message):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_weight_that_is_not_finite_is_not_written(tmp_path, folder, value):
+    model = random_model(0)
+    model.params["block.1.W_o"][3, 5] = value
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    message = (
+        rf"model\.safetensors: not written, because transformer\.h\.1\.attn\.c_proj\.weight is {value} at \[3, 5\]$"
+    )
+    for out in (tmp_path / "out", folder):
+        with pytest.raises(FloatingPointError, match=message):
+            save_pretrained(model, out)
+    assert not (tmp_path / "out").exists()
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
 def test_failed_save_keeps_both_older_files(folder, monkeypatch):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
 
