@@ -10,7 +10,8 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PureWindowsPath
 from types import ModuleType
 from typing import Any
@@ -124,9 +125,6 @@ def save_pretrained(model: Model, folder: Path | str) -> None:
     Raises OSError where a file cannot be written; older files are then untouched.
     Raises FloatingPointError, naming the weight, where one is inf or nan; nothing is then written.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
-
     values = config_to_hub(model.config, str(model.dtype))
     tensors = {saved_name(name): to_numpy(parameter) for name, parameter in model.params.items()}
     folder = Path(folder)
@@ -135,13 +133,8 @@ def save_pretrained(model: Model, folder: Path | str) -> None:
             check_finite(name, tensor)
         except ValueError as error:
             raise FloatingPointError(f"{folder / WEIGHTS}: not written, because {error}") from error
-    folder.mkdir(parents=True, exist_ok=True)
-    with atomic_write(folder / CONFIG) as config_file, atomic_write(folder / WEIGHTS) as weights_file:
-        config_file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-        try:
-            save_file(tensors, weights_file, {"format": "pt"})  # older transformers refuse a file without it
-        except SafetensorError as error:
-            raise OSError(f"{folder / WEIGHTS}: {error}") from error
+    with filling(folder):
+        write_both(folder, values, tensors)
 
 
 # Names
@@ -288,6 +281,41 @@ def download(name: str) -> tuple[Path, Path]:
     finally:
         log.setLevel(level)
     return config_file, weights
+
+
+@contextmanager
+def filling(folder: Path) -> Iterator[None]:
+    """Make folder, and those it lies in, for the body to fill; take away again what was made and is still empty."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    finally:
+        for path in made:  # the innermost comes first
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
+
+
+def write_both(folder: Path, values: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+    """Write config.json and model.safetensors, whole before either replaces an older one.
+
+    Raises OSError, naming the one that cannot be written.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    try:
+        with atomic_write(folder / CONFIG) as config_file:
+            config_file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+            with atomic_write(folder / WEIGHTS) as weights_file:
+                save_file(tensors, weights_file, {"format": "pt"})  # older transformers refuse a file without it
+    except SafetensorError as error:
+        raise OSError(f"{folder / WEIGHTS}: cannot write it: {error}") from error
+    except OSError as error:
+        inner = error.__cause__
+        if inner is None or inner.__cause__ is None:
+            raise
+        raise inner from inner.__cause__  # the weights' own error, before the config's name came to stand before it
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from numpy_gpt import Config, Model
@@ -610,17 +610,48 @@ def test_weight_that_is_not_finite_is_not_written(tmp_path, folder, value):
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_failed_save_keeps_both_older_files(folder, monkeypatch):
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+def fill_the_disk(error):
+    """Return a stand-in for safetensors' save_file that finds no room for the second half."""
 
-    def fill_the_disk(tensors, path, metadata):
+    def save_file(tensors, path, metadata=None):
         path.write_bytes(b"half of it")
-        raise OSError(28, "No space left on device")
+        raise error
 
-    monkeypatch.setattr("safetensors.numpy.save_file", fill_the_disk)
+    return save_file
+
+
+NO_SPACE = [OSError(28, "No space left on device"), SafetensorError("I/O error: No space left on device")]
+
+
+@pytest.mark.parametrize("error", NO_SPACE)
+def test_failed_save_keeps_both_older_files(folder, monkeypatch, error):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    monkeypatch.setattr("safetensors.numpy.save_file", fill_the_disk(error))
     with pytest.raises(OSError, match="No space left"):
         save_pretrained(random_model(0), folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("error", NO_SPACE)
+def test_failed_save_names_the_weights_alone_and_leaves_nothing(tmp_path, monkeypatch, error):
+    monkeypatch.setattr("safetensors.numpy.save_file", fill_the_disk(error))
+    folder = tmp_path / "new" / "out"
+    with pytest.raises(OSError) as info:
+        save_pretrained(random_model(0), folder)
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    assert str(info.value) == f"{folder / 'model.safetensors'}: cannot write it: {reason}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_failed_save_of_the_config_names_it(tmp_path, monkeypatch):
+    def write_text(path, text, encoding):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", write_text)
+    with pytest.raises(OSError) as info:
+        save_pretrained(random_model(0), tmp_path / "out")
+    assert str(info.value) == f"{tmp_path / 'out' / 'config.json'}: cannot write it: No space left on device"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_save_over_an_older_model(folder):
@@ -700,6 +731,15 @@ def test_convert_overwrites_only_when_told(tmp_path, folder):
     assert_same(load_pretrained(folder), load_checkpoint(ours)[0])
     convert(GOLDEN / "f16", ours, overwrite=True)
     assert_same(load_checkpoint(ours)[0], load_pretrained(GOLDEN / "f16"))
+
+
+def test_convert_that_fails_leaves_no_folder(folder, tmp_path, monkeypatch):
+    ours = convert(folder, tmp_path / "ours.safetensors")
+    monkeypatch.setattr("safetensors.numpy.save_file", fill_the_disk(NO_SPACE[0]))
+    for source, target in ((folder, "new/ours"), (folder, "new/ours.safetensors"), (ours, "new/theirs")):
+        with pytest.raises(OSError, match=r"safetensors: cannot write it: No space left on device$"):
+            convert(source, tmp_path / target)
+        assert not (tmp_path / "new").exists()
 
 
 def test_convert_a_damaged_file(folder, tmp_path):
