@@ -533,6 +533,29 @@ def test_convert_there_and_back(folder, capsys):
     assert "overwrite" in error_line(capsys, ["convert", "theirs", "ours.safetensors"])
 
 
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (["convert", "", "theirs"], "source"),
+        (["convert", "run", ""], "target"),
+        (["sample", ""], "checkpoint"),
+        (["evaluate", ""], "text"),
+        (["evaluate", "words.txt", "--checkpoint", ""], "--checkpoint"),
+        (["tokenize", "--file", ""], "--file"),
+        (["gradcheck", "gelu", "--html", ""], "--html"),
+        (["exercise", "start", "gelu", "--out", ""], "--out"),
+        (["exercise", "check", ""], "file"),
+        (["lab", "run", "first_loss", "--plot", ""], "--plot"),
+        (["time", "--plot", ""], "--plot"),
+    ],
+)
+def test_an_empty_name_is_not_the_current_folder(argv, name, folder, capsys):
+    Model(Config(V=50257, T_max=16, d=2, h=1, L=1)).save_pretrained(folder)
+    before = sorted(folder.rglob("*"))
+    assert f"argument {name}: the name is empty" in error_line(capsys, argv)
+    assert sorted(folder.rglob("*")) == before
+
+
 @pytest.fixture
 def theirs(folder):
     """The smallest GPT-2 that Hugging Face's files can hold."""
