@@ -256,6 +256,8 @@ def absence(path: Path) -> str:
 def download(name: str) -> tuple[Path, Path]:
     """Return config.json and model.safetensors of a model on Hugging Face's hub, in its library's own cache.
 
+    What is looked for is told on stderr: without a connection the library may try for half a minute.
+
     Raises ValueError where name cannot be one, huggingface_hub is missing, or the download fails.
     """
     repository = HUB_NAMES.get(name, name)
@@ -269,6 +271,7 @@ def download(name: str) -> tuple[Path, Path]:
         raise ValueError(
             f"{name}: no such folder here, and to download it takes pip install 'numpy_gpt[hub]'; do that, {by_hand}"
         ) from error
+    print(f"Looking for {repository} on Hugging Face's hub", file=sys.stderr)
     log = logging.getLogger("huggingface_hub")
     level = log.level
     log.setLevel(logging.ERROR)  # it warns of each of its attempts; our one line is enough

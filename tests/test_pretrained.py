@@ -511,10 +511,18 @@ def test_name_downloads_two_files_and_no_pickle(hub, folder, name, repository):
     assert hub.asked == [(repository, "config.json"), (repository, "model.safetensors")]
 
 
-def test_folder_goes_before_a_name(hub, folder):
+def test_what_is_looked_for_is_told_before_the_hub_is_asked(hub, folder, capsys):
+    told = []
+    hub.hf_hub_download = lambda repository, file: told.append(capsys.readouterr().err) or str(folder / file)
+    load_pretrained("gpt2")
+    assert told == ["Looking for openai-community/gpt2 on Hugging Face's hub\n", ""]
+
+
+def test_folder_goes_before_a_name(hub, folder, capsys):
     folder.rename("gpt2")
     load_pretrained("gpt2")
     assert hub.asked == []
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
