@@ -65,8 +65,14 @@ def atomic_write(path: Path) -> Iterator[Path]:
                 os.fsync(folder)
             finally:
                 os.close(folder)
+    except NotWrittenError:  # a file that was to be written within this one's body
+        raise
     except OSError as error:
-        raise OSError(f"{path}: cannot write it: {error.strerror or error}") from error
+        raise NotWrittenError(f"{path}: cannot write it: {error.strerror or error}") from error
+
+
+class NotWrittenError(OSError):
+    """A file could not be written; the message names it."""
 
 
 def remove_stale(folder: Path, names: re.Pattern[str]) -> None:

@@ -35,21 +35,19 @@ def train(args: argparse.Namespace) -> int:
 
 
 def sample(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from .sampling import run_sampling
+    from .terminal import new_console
 
     values = {name: value for name, value in vars(args).items() if name != "run"}
-    run_sampling(**values, console=Console())
+    run_sampling(**values, console=new_console())
     return 0
 
 
 def tokenize(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from .pieces import run_tokenizing
+    from .terminal import new_console
 
-    run_tokenizing(args.text, args.file, args.tokenizer, args.special, args.n, Console())
+    run_tokenizing(args.text, args.file, args.tokenizer, args.special, args.n, new_console())
     return 0
 
 
@@ -60,11 +58,10 @@ def gradcheck(args: argparse.Namespace) -> int:
 
 
 def evaluate(args: argparse.Namespace) -> int:
-    from rich.console import Console
+    from .scoring import run_evaluation
+    from .terminal import new_console
 
-    from .run import run_evaluation
-
-    run_evaluation(args.text, args.checkpoint, args.stride, args.B, args.device, Console())
+    run_evaluation(args.text, args.checkpoint, args.stride, args.B, args.device, new_console())
     return 0
 
 
@@ -127,6 +124,13 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
         return action.help if has_none else super()._get_help_string(action)
 
 
+def file_name(text: str) -> str:
+    """Return text, the name of a file or folder; an empty one, as of an unset variable, would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty; the current folder is called .")
+    return text
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     from .config import PRESETS
@@ -165,7 +169,7 @@ def parser() -> argparse.ArgumentParser:
     )
 
     sub = command("sample", sample, "continue a prompt with a trained model")
-    sub.add_argument("checkpoint", nargs="?", help=WEIGHTS_HELP)
+    sub.add_argument("checkpoint", nargs="?", type=file_name, help=WEIGHTS_HELP)
     sub.add_argument("--prompt", default="", help="text to continue; empty begins with the tokenizer's start token")
     sub.add_argument("--interactive", action="store_true", help="ask for prompt after prompt, until Ctrl-D")
     sub.add_argument("--n", type=int, default=500, help="tokens to draw")
@@ -176,15 +180,15 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--device", default="cpu", help="'cpu' or 'cuda'")
 
     sub = command("evaluate", evaluate, "measure how well a trained model predicts a text")
-    sub.add_argument("text", help="'stdlib', 'shakespeare', or a UTF-8 file")
-    sub.add_argument("--checkpoint", help=WEIGHTS_HELP)
+    sub.add_argument("text", type=file_name, help="'stdlib', 'shakespeare', or a UTF-8 file")
+    sub.add_argument("--checkpoint", type=file_name, help=WEIGHTS_HELP)
     sub.add_argument("--stride", type=int, help="tokens from one window to the next; default: half of T_max")
     sub.add_argument("--B", type=int, default=4, help="windows at a time")
     sub.add_argument("--device", default="cpu", help="'cpu' or 'cuda'")
 
     sub = command("tokenize", tokenize, "show a text's tokens, and how many bytes a token stands for")
     sub.add_argument("text", nargs="?", help="the text itself")
-    sub.add_argument("--file", help="or where it stands: 'stdlib', 'shakespeare', or a UTF-8 file")
+    sub.add_argument("--file", type=file_name, help="or where it stands: 'stdlib', 'shakespeare', or a UTF-8 file")
     sub.add_argument("--tokenizer", default="gpt2", help="'gpt2', 'bytes' or 'char'")
     sub.add_argument("--special", action="store_true", help="take <|endoftext|> for the one token that it names")
     sub.add_argument("--n", type=int, default=200, help="tokens to show")
@@ -198,7 +202,7 @@ def parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--seed", type=int, default=0, help="decides inputs, upstream gradients and directions")
     sub.add_argument("--json", action="store_true", help="print JSON")
-    sub.add_argument("--html", metavar="FILE", help="also write the report as a page")
+    sub.add_argument("--html", type=file_name, metavar="FILE", help="also write the report as a page")
     sub.add_argument("--fuzz", type=int, metavar="N", default=0, help="check ops at N random shapes and seeds")
 
     sub = command("exercise", exercise, "write a backward yourself, and have it checked")
@@ -206,9 +210,9 @@ def parser() -> argparse.ArgumentParser:
     actions.add_parser("list", help="print every exercise and its section of the lesson")
     action = actions.add_parser("start", help="write the file of an exercise: the forward is given")
     action.add_argument("name", help="as `numpy-gpt exercise list` prints it")
-    action.add_argument("--out", help="the file to write; default: NAME.py here")
+    action.add_argument("--out", type=file_name, help="the file to write; default: NAME.py here")
     action = actions.add_parser("check", help="check what you wrote; once it is right, time it against ours")
-    action.add_argument("file")
+    action.add_argument("file", type=file_name)
     action.add_argument("--hint", type=int, choices=(1, 2, 3), default=0, help="print one of three hints")
 
     sub = command("lab", lab, "measure the lesson's claims: each printed beside what is found")
@@ -217,7 +221,9 @@ def parser() -> argparse.ArgumentParser:
     action = actions.add_parser("run", help="measure, in seconds, what one lab or several claim, or all")
     action.add_argument("names", nargs="+", metavar="NAME", help="as `numpy-gpt lab list` prints it, or 'all'")
     action.add_argument("--seed", type=int, default=0, help="decides what is drawn: weights, batches, inputs")
-    action.add_argument("--plot", metavar="FOLDER", help="also draw each lab's picture, FOLDER/NAME.png")
+    action.add_argument(
+        "--plot", type=file_name, metavar="FOLDER", help="also draw each lab's picture, FOLDER/NAME.png"
+    )
     action.add_argument("--json", action="store_true", help="print JSON")
 
     sub = command("budget", budget, "count a model's shapes, parameters, FLOPs and bytes, exactly")
@@ -241,7 +247,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--repeats", type=int, default=5, help="turns that count, after one to warm up; a turn is two steps or more"
     )
-    sub.add_argument("--plot", metavar="FILE", help="also draw a picture: .png, .pdf or .svg")
+    sub.add_argument("--plot", type=file_name, metavar="FILE", help="also draw a picture: .png, .pdf or .svg")
     sub.add_argument("--json", action="store_true", help="print JSON")
 
     sub = command("explore", explore, "open the page of shapes and budget, with a slider for every size")
@@ -250,9 +256,13 @@ def parser() -> argparse.ArgumentParser:
 
     sub = command("convert", convert, "bring GPT-2's weights from Hugging Face's files to a checkpoint, or back")
     sub.add_argument(
-        "source", help="a folder of Hugging Face's, a name there ('gpt2'), or our checkpoint or its folder"
+        "source",
+        type=file_name,
+        help="a folder of Hugging Face's, a name there ('gpt2'), or our checkpoint or its folder",
     )
-    sub.add_argument("target", help="the checkpoint to write, or the folder if the source is a checkpoint")
+    sub.add_argument(
+        "target", type=file_name, help="the checkpoint to write, or the folder if the source is a checkpoint"
+    )
     sub.add_argument("--overwrite", action="store_true", help="replace what target holds already")
     return top
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .checkpoint import save_checkpoint
-from .pretrained import CONFIG, INDEX, WEIGHTS, load_exactly, save_pretrained
+from .pretrained import CONFIG, INDEX, WEIGHTS, filling, load_exactly, save_pretrained
 from .runs import is_ours, load_ours
 from .tokenizer import GPT2Tokenizer
 
@@ -34,8 +34,8 @@ def convert(source: Path | str, target: Path | str, overwrite: bool = False) -> 
     check_absent([target], overwrite)
     model = load_exactly(source)
     metadata = {"tokenizer": GPT2Tokenizer().to_dict()} if model.config.V == GPT2Tokenizer.V else {}
-    target.parent.mkdir(parents=True, exist_ok=True)
-    save_checkpoint(target, model, **metadata)
+    with filling(target.parent):
+        save_checkpoint(target, model, **metadata)
     return target
 
 

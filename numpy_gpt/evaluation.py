@@ -32,7 +32,15 @@ class Evaluation:
     @property
     def perplexity(self) -> float:
         """exp(loss): inf where no float holds it."""
-        return math.inf if self.loss > 709 else math.exp(self.loss)
+        return perplexity(self.loss)
+
+
+def perplexity(loss: float) -> float:
+    """Return exp(loss), of a loss in nats a token: inf where no float holds it."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
 
 
 class Window(NamedTuple):

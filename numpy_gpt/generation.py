@@ -35,7 +35,8 @@ def next_token_probabilities(
         p = np.zeros(logits.shape)
         p[best] = 1
         return p
-    p = np.exp((logits.astype(np.float64) - logits[best]) / temperature)
+    with np.errstate(over="ignore"):  # beyond every float is −inf, whose exp is the 0 that is meant
+        p = np.exp((logits.astype(np.float64) - logits[best]) / temperature)
     p /= p.sum()
     if top_k is not None:
         p = keep_largest(p, top_k)

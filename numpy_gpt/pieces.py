@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from .data import load_text
-from .tokenizer import GPT2Tokenizer, make_tokenizer
+from .tokenizer import GPT2Tokenizer, Tokenizer, make_tokenizer
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,7 +47,7 @@ def run_tokenizing(text: str | None, file: str | None, kind: str, special: bool,
         shown.append(" ...")
     if shown:
         console.print(shown)
-    n_bytes = sum(len(tokenizer.token_bytes(int(token))) for token in ids)
+    n_bytes = count_bytes(tokenizer, ids)
     ratio = f": {n_bytes / len(ids):.2f} bytes a token" if len(ids) else ""
     console.print(f"{n_bytes:,} bytes, {len(ids):,} tokens{ratio}", highlight=False)
 
@@ -54,3 +56,9 @@ def visible(piece: bytes) -> str:
     """Return a token's bytes as text in which nothing is invisible."""
     text = piece.decode("utf-8", "backslashreplace").replace(" ", "·")
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def count_bytes(tokenizer: Tokenizer, ids: np.ndarray) -> int:
+    """Return the bytes in UTF-8 that ids (N,) stand for; a part of a character counts its own."""
+    tokens, counts = np.unique(ids, return_counts=True)
+    return sum(len(tokenizer.token_bytes(int(token))) * int(count) for token, count in zip(tokens, counts))

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import re
-from collections.abc import Collection
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PureWindowsPath
 from types import ModuleType
 from typing import Any
@@ -21,10 +22,11 @@ from .backend import to_numpy
 from .checkpoint import LARGEST_SIZE, atomic_write
 from .config import Config
 from .model import Model
-from .stored import DTYPES, StoredTensor, check_finite, read_header
+from .stored import DTYPES, StoredTensor, check_finite, one_line, read_header
 from .tokenizer import GPT2Tokenizer
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+LONGEST_NAME = 255  # bytes: what file systems allow
 
 # Our names and theirs, which may have `transformer.` before them: all but the head's.
 PREFIX = "transformer."
@@ -119,22 +121,20 @@ def save_pretrained(model: Model, folder: Path | str) -> None:
 
     Both are written whole before either replaces an older one.
 
-    Raises ValueError for a model that Hugging Face's GPT-2 cannot be (norm="post", causal=False),
-    and OSError where a file cannot be written; older files are then untouched.
+    Raises ValueError for a model that Hugging Face's GPT-2 cannot be (norm="post", causal=False).
+    Raises OSError where a file cannot be written; older files are then untouched.
+    Raises FloatingPointError, naming the weight, where one is inf or nan; nothing is then written.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
-
     values = config_to_hub(model.config, str(model.dtype))
     tensors = {saved_name(name): to_numpy(parameter) for name, parameter in model.params.items()}
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    with atomic_write(folder / CONFIG) as config_file, atomic_write(folder / WEIGHTS) as weights_file:
-        config_file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    for name, tensor in tensors.items():
         try:
-            save_file(tensors, weights_file, {"format": "pt"})  # older transformers refuse a file without it
-        except SafetensorError as error:
-            raise OSError(f"{folder / WEIGHTS}: {error}") from error
+            check_finite(name, tensor)
+        except ValueError as error:
+            raise FloatingPointError(f"{folder / WEIGHTS}: not written, because {error}") from error
+    with filling(folder):
+        write_both(folder, values, tensors)
 
 
 # Names
@@ -153,9 +153,14 @@ def saved_name(name: str) -> str:
     return hub_name(name) if name == "W_head" else PREFIX + hub_name(name)
 
 
+def shown(name: object) -> str:
+    """Return what a file calls something, for a message: short and printable, whatever it holds."""
+    return one_line(name, 80)
+
+
 def listed(names: Collection[str]) -> str:
     """Return the first few names for a message, and how many more there are."""
-    first = ", ".join(sorted(names)[:5])
+    first = ", ".join(map(shown, sorted(names)[:5]))
     return first if len(names) <= 5 else f"{first} and {len(names) - 5} more"
 
 
@@ -190,7 +195,7 @@ def config_from_hub(values: dict[str, Any]) -> Config:
     if activation not in list(GELU):
         raise ValueError(f"activation_function must be one of {', '.join(GELU)}, got {activation!r:.80}")
     eps = values.get("layer_norm_epsilon", 1e-5)
-    if not isinstance(eps, float) or not 0 < eps < math.inf:
+    if type(eps) not in (int, float) or not 0 < eps <= sys.float_info.max:
         raise ValueError(f"layer_norm_epsilon must be a finite number above 0, got {eps!r:.80}")
     if values.get("n_inner") not in (None, 4 * sizes["d"]):
         raise ValueError(f"n_inner must be 4 n_embd = {4 * sizes['d']} or null, got {values['n_inner']!r:.80}")
@@ -239,12 +244,19 @@ def find_files(path_or_name: Path | str) -> tuple[Path, Path]:
         return download(str(path_or_name))
     config_file = weights.with_name(CONFIG)
     if not config_file.is_file():
-        raise ValueError(f"{config_file}: no such file; Hugging Face's weights have it beside them")
+        raise ValueError(f"{config_file}: {absence(config_file)}; Hugging Face's weights have it beside them")
     return config_file, weights
+
+
+def absence(path: Path) -> str:
+    """Return what there is in place of a file at path."""
+    return "a folder, not a file" if path.is_dir() else "no such file"
 
 
 def download(name: str) -> tuple[Path, Path]:
     """Return config.json and model.safetensors of a model on Hugging Face's hub, in its library's own cache.
+
+    What is looked for is told on stderr: without a connection the library may try for half a minute.
 
     Raises ValueError where name cannot be one, huggingface_hub is missing, or the download fails.
     """
@@ -259,6 +271,7 @@ def download(name: str) -> tuple[Path, Path]:
         raise ValueError(
             f"{name}: no such folder here, and to download it takes pip install 'numpy_gpt[hub]'; do that, {by_hand}"
         ) from error
+    print(f"Looking for {repository} on Hugging Face's hub", file=sys.stderr)
     log = logging.getLogger("huggingface_hub")
     level = log.level
     log.setLevel(logging.ERROR)  # it warns of each of its attempts; our one line is enough
@@ -271,6 +284,36 @@ def download(name: str) -> tuple[Path, Path]:
     finally:
         log.setLevel(level)
     return config_file, weights
+
+
+@contextmanager
+def filling(folder: Path) -> Iterator[None]:
+    """Make folder, and those it lies in, for the body to fill; take away again what was made and is still empty."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    finally:
+        for path in made:  # the innermost comes first
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
+
+
+def write_both(folder: Path, values: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+    """Write config.json and model.safetensors, whole before either replaces an older one.
+
+    Raises OSError, naming the one that cannot be written.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    with atomic_write(folder / CONFIG) as config_file:
+        config_file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        with atomic_write(folder / WEIGHTS) as weights_file:
+            try:
+                save_file(tensors, weights_file, {"format": "pt"})  # older transformers refuse a file without it
+            except SafetensorError as error:
+                raise OSError(str(error)) from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -296,19 +339,26 @@ def read_shards(index: Path) -> dict[str, StoredTensor]:
         raise ValueError(f"{index}: holds no weight_map")
     names_of: dict[str, set[str]] = {}
     for name, shard in weight_map.items():
-        if not isinstance(shard, str) or PureWindowsPath(shard).name != shard or not shard.endswith(".safetensors"):
-            raise ValueError(f"{index}: {name} lies in {shard!r:.80}, not the plain name of a .safetensors file")
+        if not is_plain_name(shard):
+            raise ValueError(f"{index}: {shown(name)} lies in {shard!r:.80}, not the plain name of a .safetensors file")
         names_of.setdefault(shard, set()).add(name)
     tensors: dict[str, StoredTensor] = {}
     for shard, names in names_of.items():
         path = index.with_name(shard)
         if not path.is_file():
-            raise ValueError(f"{path}: no such file, and {index.name} names it")
+            raise ValueError(f"{path}: {absence(path)}, and {index.name} names it")
         held, _ = read_header(path)
         if held.keys() != names:
             raise ValueError(f"{path}: does not agree with {index.name} on {listed(held.keys() ^ names)}")
         tensors |= held
     return tensors
+
+
+def is_plain_name(shard: Any) -> bool:
+    """Return whether shard, which an index holds, can be the name of a .safetensors file beside it, on any system."""
+    if not isinstance(shard, str) or not shard.isprintable() or len(shard.encode("utf-8")) > LONGEST_NAME:
+        return False
+    return PureWindowsPath(shard).name == shard and shard.endswith(".safetensors")
 
 
 def read_tensors(weights: Path) -> dict[str, StoredTensor]:
@@ -318,7 +368,7 @@ def read_tensors(weights: Path) -> dict[str, StoredTensor]:
     for full_name, tensor in found.items():
         name = full_name.removeprefix(PREFIX)
         if name in tensors:
-            raise ValueError(f"{tensor.file}: {name} comes twice, with and without {PREFIX!r} before it")
+            raise ValueError(f"{tensor.file}: {shown(name)} comes twice, with and without {PREFIX!r} before it")
         if not MASK_BUFFER.fullmatch(name):
             tensors[name] = tensor
     return tensors
@@ -338,7 +388,7 @@ def check_tensors(tensors: dict[str, StoredTensor], config: Config, weights: Pat
             raise ValueError(f"{weights}: {what} weight: {listed(names)}")
     for name, tensor in tensors.items():
         if tensor.shape != shapes[name]:
-            raise ValueError(f"{tensor.file}: {name} has shape {tensor.shape}; {CONFIG} makes it {shapes[name]}")
+            raise ValueError(f"{tensor.file}: {name} has shape {shown(tensor.shape)}; {CONFIG} makes it {shapes[name]}")
         if tensor.dtype not in DTYPES:
             raise ValueError(f"{tensor.file}: {name} is {tensor.dtype}, not one of {', '.join(DTYPES)}")
     if config.tie and head in tensors and not np.array_equal(tensors[head].read(), tensors[NAMES["W_te"]].read()):

@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -23,12 +22,11 @@ from .budget import memory
 from .checkpoint import atomic_write, save_checkpoint
 from .config import Config
 from .data import bigram_loss, load_text, split, unigram_loss
-from .evaluation import Evaluation, evaluate_text
+from .evaluation import perplexity
 from .generation import generate
 from .model import Model
-from .runs import FINISHED, HISTORY, PICTURE, load_run, new_folder, results, save_step, step_file
+from .runs import FINISHED, HISTORY, PICTURE, new_folder, results, save_step, step_file
 from .sampling import stream_text
-from .stored import naming
 from .terminal import print_nowhere
 from .tokenizer import Tokenizer, make_tokenizer
 from .training import Progress, Schedule, State, evaluate, gradient_copies, setting, start, train
@@ -162,7 +160,9 @@ def complete(run: Run, folder: Path, console: Console) -> None:
     names = [FINISHED, HISTORY, *([PICTURE] if pictured else [])]
     console.print(f"Wrote {', '.join(names)} in {folder}", highlight=False)
     if not pictured:
-        console.print("No picture: matplotlib is missing (pip install 'numpy_gpt\\[plots]')", highlight=False)
+        console.print(
+            "No picture: matplotlib is missing (pip install 'numpy_gpt[plots]')", highlight=False, markup=False
+        )
 
 
 def print_sample(run: Run, console: Console) -> None:
@@ -172,43 +172,6 @@ def print_sample(run: Run, console: Console) -> None:
         prompt = np.array([run.tokenizer.start_id])
         drawn = generate(run.model, prompt, run.setup.sample, temperature=0.8, seed=run.schedule.seed)
         stream_text(run.tokenizer, drawn, console)
-
-
-def run_evaluation(
-    text: str, checkpoint: str | None, stride: int | None, B: int, device: str, console: Console
-) -> Evaluation:
-    """Print a trained model's loss, perplexity and bits per byte on a text; return them."""
-    from rich.progress import Progress as Bar
-
-    model, tokenizer = load_run(checkpoint, device)
-    content = load_text(text)
-    with naming(text):
-        ids = tokenizer.encode(content)
-        if len(ids) < 2:
-            raise ValueError(f"has {len(ids)} tokens; a next token to score takes 2")
-    stride = max(1, model.config.T_max // 2) if stride is None else stride
-    n_bytes = len(tokenizer.decode(ids[1:]).encode("utf-8"))
-    start = time.perf_counter()
-    with Bar(console=console, transient=True) as bar:
-        task = bar.add_task(text)
-        result = evaluate_text(
-            model,
-            ids,
-            stride,
-            B,
-            n_bytes,
-            lambda n_scored, n_total: bar.update(task, completed=n_scored, total=n_total),
-        )
-    seconds = time.perf_counter() - start
-    console.print(
-        f"{text}: {result.n_scored:,} tokens scored, stride {stride}\n"
-        f"loss          {result.loss:.4f} nats a token\n"
-        f"perplexity    {result.perplexity:.2f}\n"
-        f"bits per byte {result.bits_per_byte:.4f}\n"
-        f"{result.n_scored / seconds:,.0f} tokens/s",
-        highlight=False,
-    )
-    return result
 
 
 def print_setup(
@@ -357,7 +320,7 @@ def print_result(console: Console, history: list[Progress], baselines: dict[str,
     table.add_column("perplexity", justify="right")
     for name, loss in {**baselines, "this model": held_out_loss}.items():
         style = "bold" if name == "this model" else None
-        table.add_row(name, f"{loss:.4f}", f"{math.exp(min(loss, 700)):.2f}", style=style)
+        table.add_row(name, f"{loss:.4f}", f"{perplexity(loss):.2f}", style=style)
     console.print(table)
 
 

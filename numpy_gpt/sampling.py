@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
 import time
 from collections.abc import Iterator
@@ -49,16 +50,15 @@ def run_sampling(
 def interact(model: Model, tokenizer: Tokenizer, settings: dict[str, Any], console: Console) -> None:
     """Ask for a prompt and continue it, until the end of the input (Ctrl-D); Ctrl-C ends a text before its end.
 
+    Bytes of the input that are not characters are read as U+FFFD, which the tokenizer may know or not.
     Each prompt has a seed of its own, the first that of settings, the next one more.
     """
     with contextlib.suppress(ImportError):  # Windows has none
         import readline  # noqa: F401  (lets input() edit its line and remember the ones before)
-    while True:
-        try:
-            prompt = input("> ")
-        except EOFError:
-            print()
-            return
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        with contextlib.suppress(io.UnsupportedOperation):  # it has been read from already
+            sys.stdin.reconfigure(errors="replace")
+    while (prompt := next_prompt()) is not None:
         try:
             continue_prompt(model, tokenizer, prompt, settings, console)
         except ValueError as error:
@@ -66,6 +66,17 @@ def interact(model: Model, tokenizer: Tokenizer, settings: dict[str, Any], conso
         except KeyboardInterrupt:
             print()
         settings = {**settings, "seed": settings["seed"] + 1}
+
+
+def next_prompt() -> str | None:
+    """Return the line that answers "> "; None at the end of the input, and where there is no input at all."""
+    if sys.stdin is None:  # as `<&-` leaves it
+        return None
+    try:
+        return input("> ")
+    except EOFError:
+        print()
+        return None
 
 
 def continue_prompt(
@@ -77,18 +88,23 @@ def continue_prompt(
     if len(ids) > T_max:
         console.print(f"(the prompt has {len(ids)} tokens; the model sees its last {T_max})", style="yellow")
     times: list[float] = []
-    console.out(prompt, end="", highlight=False)
+    write(prompt, console)
     stream_text(tokenizer, note_times(generate(model, ids, **settings), times), console)
     if len(times) > 1:
         print(describe_speed(model, times), file=sys.stderr)
 
 
 def stream_text(tokenizer: Tokenizer, tokens: Iterator[int], console: Console) -> None:
-    """Print tokens as they come, whole characters only."""
+    """Print tokens as they come, whole characters only, and end the line."""
     for piece in tokenizer.decode_stream(tokens):
-        console.out(piece, end="", highlight=False)
-        console.file.flush()
-    console.out("")
+        write(piece, console)
+    write("\n", console)
+
+
+def write(text: str, console: Console) -> None:
+    """Write text at once and as it is: rich would expand its tabs and leave control characters out."""
+    console.file.write(text)
+    console.file.flush()
 
 
 def note_times(tokens: Iterator[int], times: list[float]) -> Iterator[int]:

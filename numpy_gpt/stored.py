@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 DTYPES = {"BF16": "<u2", "F16": "<f2", "F32": "<f4", "F64": "<f8"}
-LARGEST_HEADER = 2**25  # bytes: GPT-2 XL's, with AdamW's moments, takes 200,000
+LARGEST_HEADER = 2**22  # bytes: GPT-2 XL with AdamW's moments takes 200,000, a tokenizer of all characters 2,000,000
 
 
 class StoredTensor(NamedTuple):
@@ -70,10 +70,11 @@ def naming(path: Path | str) -> Iterator[None]:
         raise ValueError(f"{path}: cannot read it: {error.strerror or error}") from error
 
 
-def one_line(error: Exception) -> str:
-    """Return the error's text, which may quote the file, as one short line of printable characters."""
-    text = " ".join(str(error).split())
-    return "".join(character if character.isprintable() else "?" for character in text)[:300]
+def one_line(value: object, longest: int = 300) -> str:
+    """Return value, an error or a name that may come from a file, as one short line of printable characters."""
+    text = " ".join(str(value).split())
+    shown = "".join(character if character.isprintable() else "?" for character in text[: longest + 1])
+    return shown if len(shown) <= longest else f"{shown[: longest - 3]}..."
 
 
 def check_finite(name: str, numbers: np.ndarray) -> None:

@@ -17,9 +17,10 @@ from numpy_gpt.checkpoint import load_checkpoint
 from numpy_gpt.cli import main
 from numpy_gpt.evaluation import evaluate_text
 from numpy_gpt.profiling import step
-from numpy_gpt.run import Setup
+from numpy_gpt.run import Setup, print_result
+from numpy_gpt.terminal import new_console
 from numpy_gpt.tokenizer import GPT2Tokenizer
-from numpy_gpt.training import Schedule
+from numpy_gpt.training import Progress, Schedule
 
 QUICK = ["--preset", "tiny", "--steps", "4", "--B", "2", "--eval-every", "2", "--sample", "20", "--T", "8"]
 
@@ -76,6 +77,33 @@ def test_train_tells_the_whole_story(capsys, folder):
         "step-000002.safetensors",
         "step-000004.safetensors",
     ]
+
+
+@pytest.mark.parametrize("name", ["notes[final].txt", "x[bold].txt", "x[red]y[/b].txt"])
+def test_a_name_is_shown_as_it_is(folder, name, capsys):
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / "words.txt").rename(name)
+    assert main(["train", "--data", name, *QUICK, "--out", f"{name} out"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"{name}: " in told
+    assert f"in {name} out" in told
+    assert main(["train", "--resume", f"{name} out", "--change", "--steps", "5"]) == 0
+    assert f"Going on with {name} out" in capsys.readouterr().out
+    assert main(["evaluate", name, "--checkpoint", f"{name} out"]) == 0
+    assert f"\n{name}: " in capsys.readouterr().out
+
+
+def test_train_without_matplotlib_says_what_to_install(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert train() == 0
+    assert "pip install 'numpy_gpt[plots]'" in capsys.readouterr().out
+
+
+def test_a_loss_beyond_every_perplexity_is_told_as_inf(capsys):
+    last = Progress(1, 1e4, lr=0, grad_norm=0, seconds=1, tokens=1, shares={}, held_out_loss=1e4)
+    print_result(new_console(), [last], {})
+    assert re.search(r"this model │ +10000.0000 │ +inf │", capsys.readouterr().out)
 
 
 def test_files_hold_what_they_promise(folder):
@@ -167,6 +195,28 @@ def test_sample_prompt_after_prompt(capsys, monkeypatch):
     told = capsys.readouterr()
     assert told.out == f"> {one}> > {two}> \n"
     assert [line.split()[0] for line in told.err.splitlines() if "tokens/s" not in line] == ["numpy-gpt:"]
+
+
+def test_a_closed_input_is_at_its_end(capsys, monkeypatch):
+    train()
+    capsys.readouterr()
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["sample", "--interactive"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_input_that_is_not_utf8_ends_no_session(capsys, monkeypatch, errors):
+    train()
+    capsys.readouterr()
+    main(["sample", "--prompt", "the ", "--n", "8", "--seed", "1"])
+    text = capsys.readouterr().out
+    input_bytes = io.BytesIO(b"the \xff\nthe \n")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(input_bytes, encoding="utf-8", errors=errors))
+    assert main(["sample", "--interactive", "--n", "8"]) == 0
+    told = capsys.readouterr()
+    assert told.out == f"> > {text}> \n"
+    assert "text[4] is '\ufffd'" in told.err
 
 
 def test_ctrl_c_ends_a_text_and_not_the_session(capsys, monkeypatch):
@@ -481,6 +531,29 @@ def test_convert_there_and_back(folder, capsys):
     before, after = (load_checkpoint(path)[0] for path in ("runs/001/model.safetensors", "ours.safetensors"))
     assert after.params.flat.tobytes() == before.params.flat.tobytes()
     assert "overwrite" in error_line(capsys, ["convert", "theirs", "ours.safetensors"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (["convert", "", "theirs"], "source"),
+        (["convert", "run", ""], "target"),
+        (["sample", ""], "checkpoint"),
+        (["evaluate", ""], "text"),
+        (["evaluate", "words.txt", "--checkpoint", ""], "--checkpoint"),
+        (["tokenize", "--file", ""], "--file"),
+        (["gradcheck", "gelu", "--html", ""], "--html"),
+        (["exercise", "start", "gelu", "--out", ""], "--out"),
+        (["exercise", "check", ""], "file"),
+        (["lab", "run", "first_loss", "--plot", ""], "--plot"),
+        (["time", "--plot", ""], "--plot"),
+    ],
+)
+def test_an_empty_name_is_not_the_current_folder(argv, name, folder, capsys):
+    Model(Config(V=50257, T_max=16, d=2, h=1, L=1)).save_pretrained(folder)
+    before = sorted(folder.rglob("*"))
+    assert f"argument {name}: the name is empty" in error_line(capsys, argv)
+    assert sorted(folder.rglob("*")) == before
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numpy_gpt import Config, Model
-from numpy_gpt.evaluation import Evaluation, evaluate_text, strided_windows
+from numpy_gpt.evaluation import Evaluation, evaluate_text, perplexity, strided_windows
 
 CONFIG = dict(V=11, T_max=8, d=12, h=3, L=2)
 TOKENS = np.random.default_rng(0).integers(0, 11, 200)
@@ -134,9 +134,15 @@ def test_report_tells_what_is_done_after_each_batch():
     assert told == [(7, 33), (15, 33), (23, 33), (31, 33), (33, 33)]
 
 
+@pytest.mark.parametrize(("loss", "expected"), [(0, 1), (1.5, math.exp(1.5)), (709.5, math.exp(709.5))])
+def test_perplexity_is_exp_of_the_loss(loss, expected):
+    assert perplexity(loss) == perplexity(np.float64(loss)) == Evaluation(loss, n_scored=1).perplexity == expected
+
+
 def test_perplexity_beyond_floats_is_inf():
-    assert Evaluation(loss=1e4, n_scored=1).perplexity == math.inf
-    assert math.isnan(Evaluation(loss=math.nan, n_scored=1).perplexity)
+    for loss in (710, 1e4, np.float64(1e4), math.inf):
+        assert perplexity(loss) == Evaluation(loss, n_scored=1).perplexity == math.inf
+    assert math.isnan(perplexity(math.nan))
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,15 @@ def test_temperature_zero_is_the_first_largest():
     assert next_token_probabilities(np.array([1.0, 3.0, 3.0]), temperature=0).tolist() == [0, 1, 0]
 
 
-def test_tiny_temperature_does_not_overflow():
-    assert next_token_probabilities(np.array([1000.0, -1000.0, 999.0]), temperature=1e-300).tolist() == [1, 0, 0]
+@pytest.mark.parametrize("temperature", [1e-300, 1e-320, 5e-324])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_tiny_temperature_is_quiet_and_exact(temperature, dtype):
+    logits = np.array([1000.0, -1000.0, 999.0, 1000.0, -np.inf], dtype)
+    assert next_token_probabilities(logits, temperature).tolist() == [0.5, 0, 0, 0.5, 0]
+
+
+def test_logits_further_apart_than_floats_reach():
+    assert next_token_probabilities(np.array([-1.5e308, 1.5e308])).tolist() == [0, 1]
 
 
 def test_top_k():

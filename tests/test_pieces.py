@@ -2,10 +2,12 @@
 
 import io
 
+import numpy as np
 import pytest
 from rich.console import Console
 
-from numpy_gpt.pieces import run_tokenizing, visible
+from numpy_gpt.pieces import count_bytes, run_tokenizing, visible
+from numpy_gpt.tokenizer import make_tokenizer
 
 
 def shown(text, kind="bytes", special=False, n=100, file=None):
@@ -26,6 +28,18 @@ def test_pieces_with_ids_and_the_bytes_a_token():
     assert shown("ab c") == "a(97) b(98) ·(32) c(99)\n4 bytes, 4 tokens: 1.00 bytes a token\n"
     assert shown("ab c", n=2) == "a(97) b(98) ...\n4 bytes, 4 tokens: 1.00 bytes a token\n"
     assert shown("", n=2) == "0 bytes, 0 tokens\n"
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bytes", "char"])
+def test_bytes_are_counted_by_the_tokens_themselves(kind):
+    text = "猫 😀 hi, hi"
+    tokenizer = make_tokenizer(kind, text)
+    ids = tokenizer.encode(text)
+    assert count_bytes(tokenizer, ids) == len(text.encode())
+    for cut in range(len(ids) + 1):  # within a character too
+        left = sum(len(tokenizer.token_bytes(int(token))) for token in ids[:cut])
+        assert count_bytes(tokenizer, ids[cut:]) == len(text.encode()) - left
+    assert count_bytes(tokenizer, np.array([], np.int64)) == 0
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from numpy_gpt import Config, Model
@@ -239,6 +239,37 @@ def test_weight_that_does_not_fit_is_named(folder, change, message):
         load_pretrained(folder)
 
 
+HOSTILE = ["a\nnumpy-gpt: \x1b[31mall good", "x" * 1_000_000, "\u202eevil\r\u2028"]
+
+
+def assert_short_line(message, folder):
+    """Hold a message to one line of printable characters, of a length that a terminal shows."""
+    assert message.isprintable()
+    assert len(message) < 500 + len(str(folder))
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=["lines", "long", "directions"])
+@pytest.mark.parametrize(
+    ("names", "what"),
+    [(["{}"], "unknown weight"), (["{}1", "{}2", "transformer.{}3"], "unknown"), (["{}", "transformer.{}"], "twice")],
+)
+def test_hostile_names_make_one_short_line(folder, name, names, what):
+    tensors = weights_of(folder) | {template.format(name): np.ones(1) for template in names}
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=rf"größe.model\.safetensors: .*{what}") as info:
+        load_pretrained(folder)
+    assert_short_line(str(info.value), folder)
+
+
+def test_hostile_shape_makes_one_short_line(folder):
+    tensors = {name: ("F32", tensor.shape, tensor.tobytes()) for name, tensor in weights_of(folder).items()}
+    tensors["transformer.ln_f.bias"] = ("F32", [4, *[1] * 200_000], tensors["transformer.ln_f.bias"][2])
+    write_raw(folder / "model.safetensors", tensors)
+    with pytest.raises(ValueError, match=r"ln_f\.bias has shape \(4, 1, 1.*config\.json makes it \(4,\)$") as info:
+        load_pretrained(folder)
+    assert_short_line(str(info.value), folder)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_number_that_is_not_finite_is_named(folder, value):
     tensors = weights_of(folder)
@@ -272,6 +303,9 @@ def test_untied_model_without_its_head(folder):
         ("layer_norm_epsilon", float("nan")),
         ("layer_norm_epsilon", float("inf")),
         ("layer_norm_epsilon", "1e-5"),
+        ("layer_norm_epsilon", True),
+        ("layer_norm_epsilon", 0),
+        ("layer_norm_epsilon", 10**400),
         ("tie_word_embeddings", None),
         ("scale_attn_weights", 1),
         ("vocab_size", None),
@@ -292,6 +326,12 @@ def test_option_that_this_model_cannot_have_is_named(folder, option, value):
 def test_option_may_be_what_it_would_be_anyway(folder):
     change_json(folder / "config.json", n_inner=16, pruned_heads={}, quantization_config=None)
     load_pretrained(folder)
+
+
+def test_epsilon_may_be_a_whole_number(folder):
+    change_json(folder / "config.json", layer_norm_epsilon=1)
+    eps = load_pretrained(folder).config.eps
+    assert (eps, type(eps)) == (1.0, float)
 
 
 def test_heads_that_do_not_divide_the_width(folder):
@@ -358,6 +398,13 @@ def test_folder_without_config(folder):
         load_pretrained(folder)
 
 
+def test_folder_where_config_should_be(folder):
+    (folder / "config.json").unlink()
+    (folder / "config.json").mkdir()
+    with pytest.raises(ValueError, match=r"größe.config\.json: a folder, not a file; Hugging Face's weights have it"):
+        load_pretrained(folder)
+
+
 def test_folder_with_a_pickle_only(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(ValueError, match=r"größe: holds neither model\.safetensors nor .*other formats are not read"):
@@ -385,6 +432,22 @@ def test_index_that_leads_elsewhere(shards, shard):
         load_pretrained(shards)
 
 
+@pytest.mark.parametrize("name", HOSTILE, ids=["lines", "long", "directions"])
+@pytest.mark.parametrize("is_shard", [False, True])
+def test_hostile_names_in_an_index_make_one_short_line(shards, name, is_shard):
+    index = shards / "model.safetensors.index.json"
+    weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    entries = {"spare": f"{name}.safetensors"} if is_shard else {name: next(iter(weight_map.values()))}
+    change_json(index, weight_map=weight_map | entries)
+    with pytest.raises(ValueError, match="not the plain name" if is_shard else "does not agree with") as info:
+        load_pretrained(shards)
+    assert_short_line(str(info.value), shards)
+    change_json(index, weight_map=weight_map | {name: "a.bin"})
+    with pytest.raises(ValueError, match="not the plain name") as info:
+        load_pretrained(shards)
+    assert_short_line(str(info.value), shards)
+
+
 @pytest.mark.parametrize("weight_map", [None, [], "model-00001-of-00003.safetensors"])
 def test_index_that_makes_no_sense(shards, weight_map):
     change_json(shards / "model.safetensors.index.json", weight_map=weight_map)
@@ -394,7 +457,10 @@ def test_index_that_makes_no_sense(shards, weight_map):
 
 def test_missing_shard_is_named(shards):
     (shards / "model-00002-of-00003.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"model-00002-of-00003\.safetensors: no such file"):
+    with pytest.raises(ValueError, match=r"model-00002-of-00003\.safetensors: no such file, and .* names it"):
+        load_pretrained(shards)
+    (shards / "model-00002-of-00003.safetensors").mkdir()
+    with pytest.raises(ValueError, match=r"model-00002-of-00003\.safetensors: a folder, not a file, and .* names it"):
         load_pretrained(shards)
 
 
@@ -445,10 +511,18 @@ def test_name_downloads_two_files_and_no_pickle(hub, folder, name, repository):
     assert hub.asked == [(repository, "config.json"), (repository, "model.safetensors")]
 
 
-def test_folder_goes_before_a_name(hub, folder):
+def test_what_is_looked_for_is_told_before_the_hub_is_asked(hub, folder, capsys):
+    told = []
+    hub.hf_hub_download = lambda repository, file: told.append(capsys.readouterr().err) or str(folder / file)
+    load_pretrained("gpt2")
+    assert told == ["Looking for openai-community/gpt2 on Hugging Face's hub\n", ""]
+
+
+def test_folder_goes_before_a_name(hub, folder, capsys):
     folder.rename("gpt2")
     load_pretrained("gpt2")
     assert hub.asked == []
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -529,17 +603,63 @@ def test_model_that_theirs_cannot_be_is_not_written(tmp_path, options, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_failed_save_keeps_both_older_files(folder, monkeypatch):
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_weight_that_is_not_finite_is_not_written(tmp_path, folder, value):
+    model = random_model(0)
+    model.params["block.1.W_o"][3, 5] = value
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    message = (
+        rf"model\.safetensors: not written, because transformer\.h\.1\.attn\.c_proj\.weight is {value} at \[3, 5\]$"
+    )
+    for out in (tmp_path / "out", folder):
+        with pytest.raises(FloatingPointError, match=message):
+            save_pretrained(model, out)
+    assert not (tmp_path / "out").exists()
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
-    def fill_the_disk(tensors, path, metadata):
+
+def fill_the_disk(error):
+    """Return a stand-in for safetensors' save_file that finds no room for the second half."""
+
+    def save_file(tensors, path, metadata=None):
         path.write_bytes(b"half of it")
-        raise OSError(28, "No space left on device")
+        raise error
 
-    monkeypatch.setattr("safetensors.numpy.save_file", fill_the_disk)
+    return save_file
+
+
+NO_SPACE = [OSError(28, "No space left on device"), SafetensorError("I/O error: No space left on device")]
+
+
+@pytest.mark.parametrize("error", NO_SPACE)
+def test_failed_save_keeps_both_older_files(folder, monkeypatch, error):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    monkeypatch.setattr("safetensors.numpy.save_file", fill_the_disk(error))
     with pytest.raises(OSError, match="No space left"):
         save_pretrained(random_model(0), folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("error", NO_SPACE)
+def test_failed_save_names_the_weights_alone_and_leaves_nothing(tmp_path, monkeypatch, error):
+    monkeypatch.setattr("safetensors.numpy.save_file", fill_the_disk(error))
+    folder = tmp_path / "new" / "out"
+    with pytest.raises(OSError) as info:
+        save_pretrained(random_model(0), folder)
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    assert str(info.value) == f"{folder / 'model.safetensors'}: cannot write it: {reason}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_failed_save_of_the_config_names_it(tmp_path, monkeypatch):
+    def write_text(path, text, encoding):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", write_text)
+    with pytest.raises(OSError) as info:
+        save_pretrained(random_model(0), tmp_path / "out")
+    assert str(info.value) == f"{tmp_path / 'out' / 'config.json'}: cannot write it: No space left on device"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_save_over_an_older_model(folder):
@@ -619,6 +739,15 @@ def test_convert_overwrites_only_when_told(tmp_path, folder):
     assert_same(load_pretrained(folder), load_checkpoint(ours)[0])
     convert(GOLDEN / "f16", ours, overwrite=True)
     assert_same(load_checkpoint(ours)[0], load_pretrained(GOLDEN / "f16"))
+
+
+def test_convert_that_fails_leaves_no_folder(folder, tmp_path, monkeypatch):
+    ours = convert(folder, tmp_path / "ours.safetensors")
+    monkeypatch.setattr("safetensors.numpy.save_file", fill_the_disk(NO_SPACE[0]))
+    for source, target in ((folder, "new/ours"), (folder, "new/ours.safetensors"), (ours, "new/theirs")):
+        with pytest.raises(OSError, match=r"safetensors: cannot write it: No space left on device$"):
+            convert(source, tmp_path / target)
+        assert not (tmp_path / "new").exists()
 
 
 def test_convert_a_damaged_file(folder, tmp_path):

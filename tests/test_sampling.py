@@ -48,11 +48,39 @@ def test_speed_is_told_from_the_first_token_to_the_last(monkeypatch):
     assert f"{bytes_a_token(model) / 1e6:,.1f} MB" in told
 
 
-def test_whole_characters_only(console, monkeypatch):
-    printed = []
-    monkeypatch.setattr(console, "out", lambda text, **how: printed.append(text))
-    stream_text(ByteTokenizer(), iter("aß€".encode()), console)
-    assert printed == ["a", "ß", "€", ""]
+class Parts(io.StringIO):
+    """A file that remembers what it was given, piece by piece, and when it was flushed."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = []
+
+    def write(self, text):
+        self.parts.append(text)
+        return super().write(text)
+
+    def flush(self):
+        self.parts.append("flush")
+
+
+def test_whole_characters_only_and_each_at_once():
+    file = Parts()
+    stream_text(ByteTokenizer(), iter("aß€".encode()), Console(file=file))
+    assert file.parts == ["a", "flush", "ß", "flush", "€", "flush", "\n", "flush"]
+
+
+EXACT = "all:\r\n\techo [b]hi[/b]\x0c\r\n\x07\x08\x0b\x1b[2J" + "a word and a number 1234 " * 20
+
+
+def test_the_models_text_comes_out_exactly(console):
+    stream_text(ByteTokenizer(), iter(EXACT.encode()), console)
+    assert console.file.getvalue() == EXACT + "\n"
+
+
+def test_the_prompt_comes_out_exactly(console):
+    model = Model(Config(V=ByteTokenizer.V, T_max=len(EXACT), d=4, h=2, L=1))
+    continue_prompt(model, ByteTokenizer(), EXACT, dict(n=0), console)
+    assert console.file.getvalue() == EXACT + "\n"
 
 
 def test_a_prompt_longer_than_the_window_is_told(console, capsys):

@@ -1,11 +1,15 @@
 import json
+import sys
+import unicodedata
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from numpy_gpt.stored import LARGEST_HEADER, check_finite, naming, read_header
+from numpy_gpt import Config
+from numpy_gpt.stored import LARGEST_HEADER, check_finite, naming, one_line, read_header
+from numpy_gpt.tokenizer import CharTokenizer
 
 
 def write(path, header, body=b""):
@@ -41,7 +45,7 @@ def test_bf16_is_the_upper_half_of_a_float32(tmp_path):
     ("data", "message"),
     [
         (b"", r"bad\.safetensors: "),
-        ((LARGEST_HEADER + 1).to_bytes(8, "little") + b"{}", r"bad\.safetensors: .*its header would take 33,554,433"),
+        ((LARGEST_HEADER + 1).to_bytes(8, "little") + b"{}", r"bad\.safetensors: .*its header would take 4,194,305"),
         ((2).to_bytes(8, "little") + b"[]", r"bad\.safetensors: "),
     ],
 )
@@ -53,6 +57,27 @@ def test_a_bad_header_is_one_line_that_names_the_file(tmp_path, data, message):
     assert str(caught.value).isprintable()
 
 
+def test_a_header_may_be_as_long_as_any_honest_one():
+    shapes = Config.preset("gpt2-xl").parameter_shapes()
+    place = {"dtype": "F32", "shape": [50257, 1600], "data_offsets": [10**11, 10**11]}
+    names = [prefix + name for prefix in ("", "adam.m.", "adam.v.") for name in shapes]
+    assert 15 * len(json.dumps(dict.fromkeys(names, place))) < LARGEST_HEADER
+    characters = "".join(
+        character for character in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(character)[0] != "C"
+    )
+    tokenizer = json.dumps(CharTokenizer(characters).to_dict())
+    assert 1.5 * len(json.dumps(tokenizer)) < LARGEST_HEADER
+
+
+def test_a_header_too_long_is_not_read(tmp_path, monkeypatch):
+    path = tmp_path / "long.safetensors"
+    empty = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    write(path, {f"x{n}": empty for n in range(80_000)})
+    monkeypatch.setattr("safetensors.safe_open", None)
+    with pytest.raises(ValueError, match=r"long\.safetensors: .*its header would take"):
+        read_header(path)
+
+
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(ValueError, match=r"absent: cannot read it: No such file"):
         read_header(tmp_path / "absent")
@@ -62,6 +87,11 @@ def test_a_file_that_is_not_there(tmp_path):
 def test_what_is_wrong_becomes_one_printable_line(error):
     with pytest.raises(ValueError, match=r"\Aa file: two lines \?\[2J\Z"), naming(Path("a file")):
         raise error
+
+
+@pytest.mark.parametrize(("n", "shown"), [(20, "x" * 20), (21, "x" * 17 + "..."), (10**6, "x" * 17 + "...")])
+def test_what_is_long_is_cut(n, shown):
+    assert one_line("x" * n, 20) == shown
 
 
 def test_what_is_not_the_files_fault_passes():
