@@ -304,12 +304,14 @@ def add_flags(sub: argparse.ArgumentParser, settings: type, title: str) -> None:
     for item in fields(settings):
         assert item.default is not MISSING  # every setting has a default: the main job takes no arguments
         flag = "--" + item.name.replace("_", "-")
-        help = item.metadata["help"] + ("" if item.default is None else f" (default: {item.default})")
+        has_none = item.default is None or item.default is False
+        help = item.metadata["help"] + ("" if has_none else f" (default: {item.default})")
         kind = next(t for t in (*get_args(types[item.name]), types[item.name]) if t is not type(None))
         if kind is bool:
-            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=help)
+            action = argparse.BooleanOptionalAction if item.default else "store_true"
+            group.add_argument(flag, action=action, default=argparse.SUPPRESS, help=help)
         else:
-            group.add_argument(flag, type=kind, metavar=kind.__name__.upper(), default=argparse.SUPPRESS, help=help)
+            group.add_argument(flag, type=kind, default=argparse.SUPPRESS, help=help)
 
 
 def given_flags(settings: type, args: argparse.Namespace) -> dict[str, Any]:
