@@ -58,6 +58,6 @@ def evaluate_with_progress(
 
     name = TextColumn("{task.description}", markup=False)  # a path may hold [ and ]
     columns = (name, BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(text, total=len(ids) - 1)
         return evaluate_text(model, ids, stride, B, n_bytes, lambda n_scored, _: bar.update(task, completed=n_scored))

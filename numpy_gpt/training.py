@@ -170,7 +170,8 @@ def train(
                     norm, scale = clip_scale(grads, schedule.clip)
                 except FloatingPointError as error:
                     raise FloatingPointError(f"update {optimiser.t + 1}: {error}; a lower lr may help") from error
-                optimiser.update(grads, lr, scale)
+                with np.errstate(over="ignore", invalid="ignore"):  # the next gradients, or the save, will name it
+                    optimiser.update(grads, lr, scale)
             state.seconds += time.perf_counter() - begin
             state.tokens += schedule.accumulate * schedule.B * T
             done, last = optimiser.t, optimiser.t == schedule.steps

@@ -39,6 +39,7 @@ def test_bits_per_byte_are_of_the_bytes_that_were_scored(folder, kind, text, n_b
     nats = evaluate_text(model, ids, 3).loss * (len(ids) - 1)
     assert found.bits_per_byte == pytest.approx(nats / math.log(2) / n_bytes, rel=1e-12)
     assert f"bits per byte {found.bits_per_byte:.4f}\n" in console.file.getvalue()
+    assert console.file.getvalue().startswith("text.txt: ")  # no line of a bar that no terminal shows
 
 
 @pytest.mark.parametrize("name", ["notes[final].txt", "notes[bold].txt", "x[/b].txt", "a name " * 20 + ".txt"])

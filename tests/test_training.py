@@ -131,6 +131,13 @@ def test_saves_at_each_look_or_as_told_and_at_the_end(changes, saves):
     assert saved == saves
 
 
+@pytest.mark.parametrize("changes", [{"lr": 1e300}, {"weight_decay": 1e300}])
+def test_weights_that_overflow_are_named_without_a_warning(changes):
+    """Warnings are errors here."""
+    with pytest.raises(FloatingPointError, match=r"update 2: the gradient of .* is nan at \[.*lower lr"):
+        train(small_model(), TOKENS, TOKENS, Schedule(steps=3, B=2, warmup=0, **changes))
+
+
 def test_non_finite_gradient_names_update_and_parameter_and_leaves_the_parameters():
     model = small_model()
     model.params["block.1.W_2"][3, 4] = np.inf
