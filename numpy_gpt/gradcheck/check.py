@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,30 +14,26 @@ from typing import Any
 import numpy as np
 
 from .compare import compare, doubt
-from .contract import check_contract, linearity
+from .contract import REFUSED, check_contract, linearity, others
 from .diagnosis import diagnose
+from .directions import compare_direction, draw, through
 from .numeric import (
-    BASE_STEP,
-    EPS,
-    QUICK,
     ROUGH,
     SAFETY,
-    THOROUGH,
     Estimates,
     NotAnalytic,
-    Walk,
     complex_step,
     differences,
     evaluate_complex,
     jacobian,
     refine,
     roughness,
-    slope,
 )
 from .problem import Backward, Forward, Problem, prepare
 from .report import Line, Report, Verdict
 from .trees import flatten
 
+ELSEWHERE = "other inputs"
 MOST_ENTRIES = 2_000_000  # of a Jacobian that is kept
 
 
@@ -100,6 +97,8 @@ def run(problem: Problem, invariants: Sequence[Callable] = (), contract: bool = 
             invariants, contract = (), False
         else:
             lines += attempt("linearity", lambda: [linearity(problem)])
+            if all(line.verdict is not Verdict.WRONG for line in lines):
+                lines += attempt(ELSEWHERE, lambda: elsewhere(problem))
         if contract:
             lines += attempt("contract", lambda: check_contract(problem))
         for invariant in invariants:
@@ -131,7 +130,7 @@ def compare_gradients(problem: Problem) -> list[Line]:
         note = "not asked where an element is inconclusive"
         lines.append(Line("⟨u, Jv⟩", "adjoint", Verdict.SKIPPED, note=note))
     else:
-        lines += adjoint(problem, sides, grads)
+        lines += adjoint(problem, sides.y, sides.u, grads)
     return [*lines, float64_throughout(problem, sides)]
 
 
@@ -249,45 +248,6 @@ def compare_tensor(problem: Problem, sides: Sides, number: int, grad: Any) -> li
     return lines
 
 
-def compare_direction(
-    name: str, check_name: str, walk: Walk, y: np.ndarray, u: np.ndarray, size: float, pairs: Sequence[tuple]
-) -> Line:
-    """⟨u, J v⟩ = ⟨Jᵀ u, v⟩: hold the slope of walk to what pairs of (gradient, v) add up to.
-
-    The third derivative along a random v grows with the number n of its elements faster than the
-    slope, so the step is size / n^⅕, as found by trial. Where that settles nothing, many steps are made.
-    """
-    right = sum(float(np.vdot(grad, v)) for grad, v in pairs)
-    size /= sum(v.size for _, v in pairs) ** 0.2
-    found = slope(walk, y, u, size, QUICK)
-    unsettled = abs(right - found.value) > SAFETY * found.error or found.error > 1e-6 * abs(found.value)
-    if found.kink or unsettled:
-        found = slope(walk, y, u, size, THOROUGH)
-    absolute = sum(float(np.abs(grad).ravel() @ np.abs(v).ravel()) for grad, v in pairs)
-    error = found.error + EPS * absolute
-    numeric = Estimates(*(np.asarray(value) for value in (found.value, error, found.left, found.right, found.kink)))
-    return compare(name, check_name, np.asarray(right), numeric)
-
-
-def through(problem: Problem, directions: dict[int, np.ndarray]) -> tuple[Walk, float]:
-    """Return the walk from the inputs along directions, by their numbers, and the step for it."""
-
-    def walk(t: float) -> tuple[np.ndarray, float]:
-        moved = list(problem.inputs)
-        for number, v in directions.items():
-            moved[number] = problem.inputs[number] + t * v
-        return problem.outputs(moved), t
-
-    inputs = [problem.inputs[number] for number in directions]
-    return walk, BASE_STEP * max(1.0, *(float(np.abs(x[np.isfinite(x)]).max(initial=0)) for x in inputs))
-
-
-def draw(problem: Problem, numbers: Iterable[int], rng: np.random.Generator) -> dict[int, np.ndarray]:
-    """Return a standard normal direction through each input; an element at ±∞ stays there."""
-    inputs = {number: problem.inputs[number] for number in numbers}
-    return {number: np.where(np.isfinite(x), rng.standard_normal(x.shape), 0) for number, x in inputs.items()}
-
-
 def projections(problem: Problem, sides: Sides, number: int, grad: Any) -> list[Line]:
     """Compare one gradient along random directions, where its elements are too many."""
     name, shape = problem.names[number], problem.inputs[number].shape
@@ -304,7 +264,7 @@ def projections(problem: Problem, sides: Sides, number: int, grad: Any) -> list[
     return lines
 
 
-def adjoint(problem: Problem, sides: Sides, grads: dict[int, Any]) -> list[Line]:
+def adjoint(problem: Problem, y: np.ndarray, u: np.ndarray, grads: dict[int, Any]) -> list[Line]:
     """⟨u, J v⟩ = ⟨Jᵀ u, v⟩ for one random direction v through all compared inputs at once.
 
     The left side is one slope of the forward, the right one is the backward's: a check that
@@ -317,12 +277,35 @@ def adjoint(problem: Problem, sides: Sides, grads: dict[int, Any]) -> list[Line]
     directions = draw(problem, grads, problem.rng("adjoint"))
     walk, size = through(problem, directions)
     pairs = [(grad, directions[number]) for number, grad in grads.items()]
-    line = compare_direction("⟨u, Jv⟩", "adjoint", walk, sides.y, sides.u, size, pairs)
+    line = compare_direction("⟨u, Jv⟩", "adjoint", walk, y, u, size, pairs)
     line.expected = {problem.names[number] for number in problem.wrt} <= set(problem.zero)
     if line.verdict is Verdict.INCONCLUSIVE:  # then the elements, each compared by itself, decide
         note = "the random direction meets a kink, or noise"
         return [Line(line.name, "adjoint", Verdict.SKIPPED, note=note)]
     return [line]
+
+
+def elsewhere(problem: Problem) -> list[Line]:
+    """The adjoint at other inputs: what is right at the first call only keeps something of it.
+
+    A matrix that is transposed once and remembered by its shape gives right gradients until the
+    weights change, as they do in training.
+    """
+    inputs = others(problem)
+    if inputs is None:
+        return [Line("⟨u, Jv⟩", ELSEWHERE, Verdict.SKIPPED, note=REFUSED)]
+    there = replace(problem, inputs=inputs)
+    out, cache = there.call()
+    upstream = there.upstream(out)
+    grads = dict(zip(there.differentiable, there.gradients(upstream, cache)))
+    lines = adjoint(there, flatten(out), flatten(upstream), {number: grads[number] for number in there.wrt})
+    for line in lines:
+        line.check = ELSEWHERE
+        if line.verdict is Verdict.WRONG:
+            line.diagnosis = "right at the given inputs, wrong at others: is something kept from an earlier call?"
+        elif line.verdict is Verdict.VACUOUS and not line.expected:
+            line.verdict, line.note = Verdict.SKIPPED, "the gradient is 0 at the other inputs"
+    return lines
 
 
 def float64_throughout(problem: Problem, sides: Sides) -> Line:

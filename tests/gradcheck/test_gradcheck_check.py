@@ -77,6 +77,7 @@ def test_every_check_is_there(everything):
         "cache unmodified",
         "same bits twice",
         "interleaved calls",
+        "other inputs",
         "memory layouts",
         "dtype and shape",
         "ranks",
@@ -376,6 +377,18 @@ def test_check_model_asks_backward_itself():
     assert report.failures
     assert all(line.name.endswith(" of logits") for line in report.failures)
     assert {line.name for line in report.failures} >= {"⟨dW_te, v⟩ of logits", "⟨dblock.0.W_1, v⟩ of logits"}
+
+
+def test_check_model_sees_weights_remembered():
+    first = {}
+
+    class Remembers(Model):
+        def backward(self, dlogits, cache, grads=None):
+            *others, (x_rows, W_te, x_shape) = cache
+            W_te = first.setdefault((W_te.shape, W_te.dtype), W_te.copy())
+            return super().backward(dlogits, (*others, (x_rows, W_te, x_shape)), grads)
+
+    assert "other inputs" in failed(tiny(Remembers))
 
 
 def test_check_model_sees_old_numbers_in_used_gradients():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from numpy_gpt.gradcheck import check
+from numpy_gpt.gradcheck import Verdict, check
 from numpy_gpt.gradcheck.cases import case
 
 X = np.random.default_rng(2).standard_normal((3, 4))
@@ -83,6 +83,68 @@ def test_state_shared_between_calls():
 
     notes = broken(forward, lambda dy, cache: 2 * state["x"] * dy)
     assert "another call in between changes dx" in notes["interleaved calls"]
+
+
+def linear(x, W):
+    return x @ W, (x, W)
+
+
+def remembered_in_backward():
+    turned = {}
+
+    def backward(dy, cache):
+        x, W = cache
+        return dy @ turned.setdefault((W.shape, W.dtype), W.T.copy()), x.T @ dy
+
+    return linear, backward
+
+
+def remembered_in_forward():
+    first = {}
+
+    def forward(x, W):
+        return x @ W, (x, first.setdefault((W.shape, W.dtype), W.copy()))
+
+    return forward, lambda dy, cache: (dy @ cache[1].T, cache[0].T @ dy)
+
+
+@pytest.mark.parametrize("pair", [remembered_in_backward, remembered_in_forward])
+def test_what_the_first_call_leaves_behind(pair):
+    W = np.random.default_rng(3).standard_normal((4, 2))
+    report = check(*pair(), X, W, contract=False)
+    assert [line.check for line in report.failures] == ["other inputs"]
+    assert "kept from an earlier call" in report.failures[0].diagnosis
+    assert check(linear, lambda dy, cache: (dy @ cache[1].T, cache[0].T @ dy), X, W).ok
+
+
+def only_where(holds, forward):
+    def checked(x):
+        if not holds(x.real):
+            raise ValueError("not there")
+        return forward(x), x
+
+    return checked
+
+
+@pytest.mark.parametrize(
+    ("holds", "x"),
+    [
+        (lambda x: (x > 0).all(), np.array([0.5, 1.5, 2.0])),
+        (lambda x: (np.abs(x.sum(axis=-1) - 1) < 1e-2).all(), np.array([[0.2, 0.3, 0.5], [0.1, 0.8, 0.1]])),
+    ],
+    ids=["positive", "rows of sum 1"],
+)
+def test_a_forward_that_asks_something_of_its_inputs(holds, x):
+    report = check(only_where(holds, np.log), lambda dy, x: dy / x, x)
+    assert report.ok, str(report)
+    assert {line.verdict for line in report.lines if "other inputs" in line.check} == {Verdict.PASS}
+
+
+def test_a_forward_that_takes_no_other_inputs():
+    report = check(only_where(lambda x: abs(x.sum() - 2) < 1e-2, np.log), lambda dy, x: dy / x, np.array([2.0]))
+    skipped = {line.check: line.note for line in report.lines if line.verdict is Verdict.SKIPPED}
+    assert set(skipped) == {"other inputs", "interleaved calls"}
+    assert "does not take the other inputs" in skipped["other inputs"]
 
 
 def test_random_draws():
