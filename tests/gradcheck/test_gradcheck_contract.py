@@ -131,8 +131,9 @@ def only_where(holds, forward):
     [
         (lambda x: (x > 0).all(), np.array([0.5, 1.5, 2.0])),
         (lambda x: (np.abs(x.sum(axis=-1) - 1) < 1e-2).all(), np.array([[0.2, 0.3, 0.5], [0.1, 0.8, 0.1]])),
+        (lambda x: (np.diff(x) > 0).all(), np.array([0.5, 1.5, 2.0])),
     ],
-    ids=["positive", "rows of sum 1"],
+    ids=["positive", "rows of sum 1", "rising"],
 )
 def test_a_forward_that_asks_something_of_its_inputs(holds, x):
     report = check(only_where(holds, np.log), lambda dy, x: dy / x, x)
@@ -162,6 +163,15 @@ def test_layout_assumed():
 
     note = broken(square, backward)["memory layouts"]
     assert "Fortran order: dx is off" in note
+
+
+def test_a_layout_whose_numbers_are_refused():
+    def backward(dy, A):
+        return -np.linalg.inv(A).T @ dy @ np.linalg.inv(A).T
+
+    A = np.array([[2.0, 1.0], [1.0, 3.0]])
+    report = check(lambda A: (np.linalg.inv(A), A), backward, A)  # the first row in every row is singular
+    assert report.ok, str(report)
 
 
 @pytest.mark.parametrize(
