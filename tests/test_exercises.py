@@ -189,6 +189,16 @@ def test_missing_share_of_the_tied_matrix(folder, last, share):
     assert f"the tied term, the {share}'s share, is missing" in diagnoses(report)["dW_te"]
 
 
+@pytest.mark.parametrize("numbers", ["range(1)", "(0,) if self.config.L == 1 else (1, 0)"])
+def test_a_number_of_blocks_that_is_taken_for_granted(folder, numbers):
+    path = tied_head(folder, 'g["W_te"] += dW_te')
+    text = path.read_text(encoding="utf-8").replace("reversed(range(self.config.L))", numbers)
+    path.write_text(text, encoding="utf-8")
+    report = checked(path)
+    assert report.targets == ["tied_head with L = 3, norm = pre"]
+    assert not report.ok
+
+
 def test_repeated_ids(folder):
     path = answered(
         folder,
@@ -229,6 +239,82 @@ def test_a_case_beyond_the_first_is_checked_too(folder):
     report = checked(path)
     assert report.targets == ["attend_plain"]
     assert not report.ok
+
+
+SQUEEZED = [
+    "total = np.squeeze((dattn * attn).sum(axis=-1, keepdims=True))[..., None]",
+    "return attn * (dattn - total)",
+]
+GELU_EXP = [
+    "e = np.exp(2 * SQRT_2_OVER_PI * (x + CUBIC * x**3))",
+    "slope = 4 * e / (e + 1) ** 2 * SQRT_2_OVER_PI * (1 + 3 * CUBIC * x * x)",
+    "return dy * (0.5 * (1 + t) + 0.5 * x * slope)",
+]
+GELU_CUT = [
+    "slope = 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * SQRT_2_OVER_PI * (1 + 3 * CUBIC * x * x)",
+    "return dy * np.where(x > 6, 0, slope)",
+]
+CROSS_ENTROPY = [
+    "n = {n}",
+    "dlogits = probs * (dloss / n)",
+    "dlogits[rows, targets] -= dloss / n",
+    "dlogits[~counted] = 0",
+    "return dlogits.reshape(shape)",
+]
+ATTEND_2 = [
+    "dscores = softmax_backward(dout @ v.swapaxes(-1, -2), cache_softmax) / (2 if scale else 1)",
+    "return dscores @ k, dscores.swapaxes(-1, -2) @ q, attn.swapaxes(-1, -2) @ dout",
+]
+LAYERNORM_12 = [
+    "g = dy * gamma",
+    "dx = rstd * (g - g.mean(axis=-1, keepdims=True) - xhat * (g * xhat).mean(axis=-1, keepdims=True))",
+    "return dx, (dy * xhat).reshape(-1, 12).sum(axis=0), dy.reshape(-1, 12).sum(axis=0)",
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "where"),
+    [
+        ("gelu", GELU_EXP, "gelu at |x| up to 100"),
+        ("gelu", GELU_CUT, "gelu at |x| up to 100"),
+        ("softmax", SQUEEZED, "softmax at scores (3, 1, 5)"),
+        ("cross_entropy", [CROSS_ENTROPY[0].format(n="n_counted"), *CROSS_ENTROPY[1:]], "no target that is counted"),
+        ("attend", ATTEND_2, "attend at q (1, 3, 5)"),
+        ("layernorm", LAYERNORM_12, "layernorm at x (3, 5)"),
+    ],
+    ids=["exp overflows", "cut at 6", "squeeze", "none counted", "√d_head is 2", "d is 12"],
+)
+def test_right_at_the_standard_inputs_only(folder, name, body, where):
+    report = checked(answered(folder, name, body))
+    assert not report.ok
+    assert where in report.targets[0]
+
+
+def test_what_passes_elsewhere_too(folder):
+    path = answered(folder, "cross_entropy", [CROSS_ENTROPY[0].format(n="max(n_counted, 1)"), *CROSS_ENTROPY[1:]])
+    report = checked(path)
+    assert report.ok, str(report)
+    assert report.targets == ["cross_entropy"]
+    assert report.lines[-1].check == "other sizes"
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("row", [0, -1])
+def test_a_row_that_is_always_lost(folder, seed, row):
+    body = [
+        "dW_te, dW_pe = np.zeros(te_shape, dx.dtype), np.zeros(pe_shape, dx.dtype)",
+        "dW_pe[: dx.shape[-2]] = dx.reshape(-1, *dx.shape[-2:]).sum(axis=0)",
+        "np.add.at(dW_te, idx, dx)",
+        f"dW_te[{row}] = 0",
+        "return dW_te, dW_pe",
+    ]
+    module = load(answered(folder, "embedding", body))
+    assert not EXERCISES["embedding"].check(module, seed).ok
+
+
+def test_a_block_of_one_width(folder):
+    tail = ["dy = dy.reshape(*dy.shape[:-1], 6)", LN_1, "return dx + dy"]
+    assert checked(block(folder, tail)).targets == ["block at x (1, 3, 4)"]
 
 
 def block(folder, tail, mlp="dx = dx + dy"):

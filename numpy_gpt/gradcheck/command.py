@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from ..terminal import new_console
-from .cases import CASES, case
+from .cases import CASES, case, more_cases
 from .check import run
 from .problem import prepare
 from .report import Report, merge
-from .suite import TARGETS, fuzz, suite
+from .suite import TARGETS, check_cases, fuzz, suite
 
 
 def command(
@@ -33,7 +34,7 @@ def command(
     targets  names of ours ("gelu", "model", ...; none: all ops and small models; "gpt2" and other
              presets: random directions of the whole gradient), or FILE.py:NAME: the pair
              NAME_forward, NAME_backward of that file, at the inputs that its NAME_inputs(rng)
-             returns or, where NAME is one of ours, at ours
+             returns or, where NAME is one of ours, at ours, of other sizes too
     json     print JSON in place of the table
     html     also write the report to this file
     fuzz     check ops at this many random shapes and seeds in place of the standard ones
@@ -116,8 +117,10 @@ def check_file(target: str, seed: int) -> Report:
     if hasattr(module, f"{name}_inputs"):
         return run(prepare(*pair, own_inputs(module, name, seed), seed=seed, target=name, reproduce=reproduce))
     if name in CASES:
-        ours = case(name, seed)
-        return run(ours.problem(seed, target=name, reproduce=reproduce, pair=pair), ours.invariants)
+        forward, backward = pair
+        ours = (case(name, seed), *more_cases(name, seed))
+        cases = [replace(found, forward=forward, backward=backward) for found in ours]
+        return check_cases(name, cases, seed, reproduce)
     raise Mistake(
         f"{name} is none of our ops, so {path_text} must say at which inputs to check it: "
         f"def {name}_inputs(rng): return rng.standard_normal((2, 3, 4)),"

@@ -78,6 +78,12 @@ def test_a_students_file_with_its_own_inputs(ops_file):
     assert command([f"{ops_file()}:cube"]) == 0
 
 
+def test_a_students_file_is_held_to_other_inputs_of_ours(ops_file, capsys):
+    cut = RIGHT.replace("return dy * (0.5", "return dy * np.where(x > 6, 0, 0.5")
+    assert command([f"{ops_file(cut)}:gelu"]) == 1
+    assert "WRONG  gelu at |x| up to 100 dx[" in capsys.readouterr().out
+
+
 def test_a_diagnosis_reaches_the_terminal(ops_file, capsys):
     assert command([f"{ops_file(RIGHT.replace('3 * x**2 * dy', '6 * x**2 * dy'))}:cube"]) == 1
     assert "every element is 2 times the right one" in capsys.readouterr().out
