@@ -357,7 +357,10 @@ def test_gradients_not_written_into_g(folder, tail):
         checked(block(folder, tail))
 
 
-def adamw(folder, decay="self.params.matrices", step="m_hat / (np.sqrt(v_hat) + self.eps)", first="g = grads.flat"):
+SCALED = "g = scale * grads.flat"
+
+
+def adamw(folder, decay="self.params.matrices", step="m_hat / (np.sqrt(v_hat) + self.eps)", first=SCALED):
     return answered(
         folder,
         "adamw",
@@ -391,8 +394,10 @@ def test_adamw_as_the_hints_have_it(folder):
         ({"step": "m_hat / np.sqrt(v_hat + self.eps)"}, "inside the root"),
         ({"step": "m_hat / (np.sqrt(v) + self.eps)"}, "v is not corrected"),
         ({"step": "m_hat / (v_hat + self.eps)"}, "not by √v̂"),
-        ({"first": "g, theta = grads.flat, theta.copy()"}, ""),
-        ({"first": "g, lr = grads.flat, self.lr"}, "in place of self.lr"),
+        ({"first": "g, theta = scale * grads.flat, theta.copy()"}, ""),
+        ({"first": "g, lr = scale * grads.flat, self.lr"}, "in place of self.lr"),
+        ({"first": "g, lr = scale * grads.flat, lr or self.lr"}, "an lr of 0 counts as none given"),
+        ({"first": "g = grads.flat"}, "the scale is left out"),
     ],
 )
 def test_adamw_gone_wrong(folder, changes, words):
@@ -403,7 +408,7 @@ def test_adamw_gone_wrong(folder, changes, words):
 
 @pytest.mark.parametrize("mistake", adamw_exercise.MISTAKES)
 def test_each_mistake_of_adamw_has_a_result_of_its_own(mistake):
-    params, *gradients = (adamw_exercise.drawn(seed) for seed in range(5))
+    params, *gradients = (adamw_exercise.drawn(seed) for seed in range(1 + len(adamw_exercise.LRS)))
     matrix = np.arange(params.flat.size) < params.matrices.size
     given = [grads.flat for grads in gradients]
     with np.errstate(invalid="ignore"):  # the root of a v of g
@@ -414,9 +419,13 @@ def test_each_mistake_of_adamw_has_a_result_of_its_own(mistake):
 
 @pytest.mark.parametrize(
     ("line", "note"),
-    [("g *= 1.5", "update wrote into grads"), ("self.t += 1", "after 4 updates self.t is 8")],
+    [
+        ("grads.flat *= scale", "update wrote into grads"),
+        ("self.t += 1", "after 5 updates self.t is 10"),
+        ("self.m.flat = m = self.m.flat.copy()", "self.m.flat is a new array: write into the old one"),
+    ],
 )
-def test_adamw_must_leave_the_gradients_and_count(folder, line, note):
+def test_adamw_must_leave_the_gradients_count_and_keep_its_storage(folder, line, note):
     report = checked(adamw(folder, first=f"g = grads.flat\n        {line}"))
     assert note in [line.note for line in report.failures]
 
@@ -440,6 +449,7 @@ def test_list(folder, capsys):
         assert row[0] == name
         assert item.function in row
         assert item.section in " ".join(row)
+        assert item.place in item.stub()
     assert any(row.strip().startswith("gelu ") and "again.py, gelu.py" in row for row in rows)
 
 

@@ -58,7 +58,7 @@ def start(name: str, out: str | Path | None = None) -> int:
     except OSError as error:
         raise ValueError(f"cannot write {path}: {error.strerror}") from error
     console = new_console(markup=True)
-    say(console, f"Wrote {path}. Write {item.function} in it, lesson {item.section}, then:")
+    say(console, f"Wrote {path}. Write {item.function} in it, {item.place}, then:")
     say(console, f"    numpy-gpt exercise check {path}")
     return 0
 

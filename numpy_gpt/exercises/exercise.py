@@ -16,6 +16,8 @@ import numpy as np
 from ..gradcheck import Report
 from ..gradcheck.trees import flatten
 
+BESIDE = "beside the lesson"  # the section of what the lesson has no section for
+
 
 class NotYet(Exception):
     """Why nothing can be compared yet: one sentence for the student."""
@@ -34,7 +36,7 @@ class Exercise(ABC):
     """One function to write.
 
     name      also the stub's: NAME.py
-    section   of the lesson
+    section   of the lesson, or BESIDE
     shapes    what the function takes and returns, for its docstring
     hints     three, from a nudge to nearly the answer
     """
@@ -43,6 +45,11 @@ class Exercise(ABC):
     section: str
     shapes: str
     hints: tuple[str, str, str]
+
+    @property
+    def place(self) -> str:
+        """Where the exercise stands: "lesson §4"."""
+        return self.section if self.section == BESIDE else f"lesson {self.section}"
 
     @property
     @abstractmethod

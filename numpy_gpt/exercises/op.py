@@ -68,7 +68,7 @@ class OpExercise(Exercise):
         imported = imports("\n".join([*code, *sorted(tools)]), module, own)
         title = f"The backward of {self.name}"
         return page(
-            self.name, self.section, title, self.function, imported, *code, unwritten(backward, self.function, doc)
+            self.name, self.place, title, self.function, imported, *code, unwritten(backward, self.function, doc)
         )
 
     def student_pair(self, module: ModuleType) -> Pair:

@@ -44,7 +44,7 @@ class TiedHeadExercise(Exercise):
         tools = names_in("class _:\n" + inspect.getsource(Model.backward)) & {*ops.__all__}
         imported = imports("\n".join([code, *sorted(tools)]), model_module, {CLASS})
         title = "The backward of a model whose head is tied to its embedding"
-        return page(self.name, self.section, title, self.function, imported, code)
+        return page(self.name, self.place, title, self.function, imported, code)
 
     def check(self, module: ModuleType, seed: int = 0) -> Report:
         student, ours = part(module, CLASS), Model(SMALL, seed=None, dtype="float64")
