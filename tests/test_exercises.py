@@ -489,6 +489,7 @@ def test_no_such_hint(folder):
     ("body", "words"),
     [
         (["return 1 / 0"], "gelu_backward raises ZeroDivisionError"),
+        (["raise SystemExit(0)"], "gelu_backward raises SystemExit: 0"),
         (["return dy @ dy @ dy"], "gelu_backward raises ValueError"),
         (["return np.nonesuch(dy)"], "gelu_backward raises AttributeError"),
         (["return dy, dy"], "gelu_backward returned 2 gradients for 1: dx"),
@@ -531,6 +532,7 @@ def test_failure_shows_table_diagnosis_and_the_way_on(folder, capsys):
         ("x = 1", "does not say which exercise it is"),
         ('EXERCISE = "gleu"', "there is no such exercise: embedding"),
         ("def f(:", "cannot be imported: SyntaxError"),
+        ('EXERCISE = "gelu"\nraise SystemExit(0)', "my_other.py:2 cannot be imported: SystemExit: 0"),
     ],
 )
 def test_a_file_that_is_no_exercise(folder, text, words):
@@ -551,6 +553,18 @@ def test_a_missing_function(folder, capsys):
 def test_a_solved_file_passes_the_checker_s_own_command(folder, capsys):
     path = write(folder, "layernorm", solved("layernorm"))
     assert command([f"{path}:layernorm"]) == 0
+
+
+def test_what_leaves_python_when_it_is_timed(folder, capsys):
+    large = "    if x.size > 1000:\n        raise SystemExit(0)\n"
+    text = solved("gelu").replace("    x, t = cache\n", f"    x, t = cache\n{large}")
+    assert exercises.check(write(folder, "gelu", text)) == 0
+    assert "gelu_backward raises SystemExit: 0" in " ".join(capsys.readouterr().out.split())
+
+
+def test_ctrl_c_still_ends(folder):
+    with pytest.raises(KeyboardInterrupt):
+        checked(answered(folder, "gelu", ["raise KeyboardInterrupt"]))
 
 
 def test_speed_takes_turns(monkeypatch):

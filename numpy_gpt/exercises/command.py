@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..gradcheck.command import load
 from ..terminal import new_console
 from .catalogue import EXERCISES, exercise
-from .exercise import Contest, Exercise, NotYet
+from .exercise import Contest, Exercise, NotYet, rehearsal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -87,7 +87,7 @@ def check(file: str | Path, hint: int = 0) -> int:
         show(report, console)
         if report.ok:
             say(console, f"{item.function} is right.", "bold green")
-            say(console, speed(item.contest(module)))
+            say(console, told_speed(item, module))
             return 0
     show_hints(console, item, hint, file)
     return 1
@@ -111,6 +111,15 @@ def show_hints(console: Console, item: Exercise, hint: int, file: str | Path) ->
         say(console, f"\n{'The next' if hint else 'A'} hint: numpy-gpt exercise check {file} --hint {hint + 1}")
     else:
         say(console, f"\nThe answer stands in {item.answer.replace('.', '/')}.py.")
+
+
+def told_speed(item: Exercise, module: ModuleType) -> str:
+    """Return how fast the student's function is, or why it cannot be told."""
+    try:
+        with rehearsal(module, item.function):
+            return speed(item.contest(module))
+    except NotYet as reason:
+        return f"How fast it is cannot be told: at the size that is timed, {reason}."
 
 
 def speed(contest: Contest) -> str:

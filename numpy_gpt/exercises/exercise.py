@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..gradcheck import Report
+from ..gradcheck.problem import FAILURES
 from ..gradcheck.trees import flatten
 
 BESIDE = "beside the lesson"  # the section of what the lesson has no section for
@@ -89,7 +90,7 @@ def rehearsal(module: ModuleType, function: str) -> Iterator[None]:
             yield
     except NotImplementedError as error:
         raise NotYet(f"{function} is not written yet") from error
-    except Exception as error:  # a student's code may raise anything
+    except FAILURES as error:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == module.__file__]
         if not frames:  # not the student's own: what it returned could not be used
             raise NotYet(str(error)) from error

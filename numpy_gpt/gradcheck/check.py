@@ -29,7 +29,7 @@ from .numeric import (
     refine,
     roughness,
 )
-from .problem import Backward, Forward, Problem, prepare
+from .problem import FAILURES, Backward, Forward, Problem, prepare
 from .report import Line, Report, Verdict
 from .trees import flatten
 
@@ -112,7 +112,7 @@ def attempt(check: str, make: Callable[[], list[Line]]) -> list[Line]:
     """Return make()'s lines; what forward or backward raises inside becomes a WRONG line."""
     try:
         return make()
-    except Exception as error:  # a stranger's code may raise anything; all of it belongs in the report
+    except FAILURES as error:  # all of it belongs in the report
         frame = traceback.extract_tb(error.__traceback__)[-1]
         note = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
         return [Line("", check, Verdict.WRONG, note=note)]

@@ -17,7 +17,7 @@ import numpy as np
 from ..terminal import new_console
 from .cases import CASES, case, more_cases
 from .check import run
-from .problem import prepare
+from .problem import FAILURES, prepare
 from .report import Report, merge
 from .suite import TARGETS, check_cases, fuzz, suite
 
@@ -131,7 +131,7 @@ def own_inputs(module: ModuleType, name: str, seed: int) -> tuple:
     """Return what NAME_inputs(rng) gives, as a tuple. Raises Mistake."""
     try:
         inputs = getattr(module, f"{name}_inputs")(np.random.default_rng(seed))
-    except Exception as error:  # a stranger's code may raise anything
+    except FAILURES as error:
         raise Mistake(f"{name}_inputs(rng) raises {type(error).__name__}: {error}") from error
     return tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
 
@@ -147,14 +147,14 @@ def load(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.resolve().parent))  # the file's own neighbours can be imported
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # a stranger's code may raise anything
+    except FAILURES as error:
         raise Mistake(f"{path}:{line_of(error, path)} cannot be imported: {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(str(path.resolve().parent))
     return module
 
 
-def line_of(error: Exception, path: Path) -> int:
+def line_of(error: BaseException, path: Path) -> int:
     """Return the line of the file at path from which the error came; 1 where it tells none."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return error.lineno or 1

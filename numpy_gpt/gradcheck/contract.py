@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .compare import near
-from .problem import Problem, is_floating
+from .problem import FAILURES, Problem, is_floating
 from .report import Line, Verdict
 from .trees import changed, digests, flatten, leaves, map_leaves
 
@@ -126,7 +126,7 @@ def others(problem: Problem) -> list[Any] | None:
             continue
         try:
             y = problem.outputs(found)
-        except Exception:  # a stranger's forward may refuse inputs, each in its own way
+        except FAILURES:  # each forward refuses inputs in its own way
             continue
         if not np.isnan(y).any():
             return found
@@ -172,14 +172,14 @@ def memory_layouts(problem: Problem) -> Line:
         plain = [np.array(x, order="C") if isinstance(x, np.ndarray) else x for x in inputs]
         try:
             out_plain, cache_plain = problem.call(plain)
-        except Exception:  # a broadcast matrix is singular, for one: the numbers are refused, not their layout
+        except FAILURES:  # a broadcast matrix is singular, for one: the numbers are refused, not their layout
             continue
         try:
             out, cache = problem.call(inputs)
             dout = map_leaves(arrange, problem.upstream(out))
             dout_plain = map_leaves(lambda x: np.array(x, order="C"), dout)
             grads = problem.gradients(dout, cache)
-        except Exception as error:  # a stranger's forward: what it raises is the finding
+        except FAILURES as error:  # what it raises is the finding
             faults.append(f"{layout}: {type(error).__name__}: {error}")
             continue
         grads_plain = problem.gradients(dout_plain, cache_plain)

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .problem import FAILURES
+
 EPS = float(np.finfo(np.float64).eps)
 BASE_STEP = (3 * EPS) ** (1 / 3)  # ≈ 8.7e-6: where truncation h²/6 and rounding ε/h are about equal
 QUICK = (1.0, 2.0)  # in base steps
@@ -250,7 +252,7 @@ def evaluate_complex(f: Evaluate, y: np.ndarray) -> np.ndarray:
             warnings.simplefilter("ignore")
             warnings.simplefilter("error", np.exceptions.ComplexWarning)
             moved = f()
-    except Exception as error:  # whatever a stranger's forward raises: it does not take complex numbers
+    except FAILURES as error:  # whatever it raises: it does not take complex numbers
         raise NotAnalytic(f"the forward does not take complex numbers ({type(error).__name__}: {error})") from error
     if moved.dtype.kind != "c":
         raise NotAnalytic("the forward drops the imaginary part: its output is real where its input is complex")

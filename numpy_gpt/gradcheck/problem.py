@@ -11,6 +11,7 @@ import numpy as np
 
 from .trees import flatten, map_leaves
 
+FAILURES = (Exception, SystemExit)  # what a stranger's code may raise: exit() too, which must not end ours in success
 Forward = Callable[..., tuple[Any, Any]]
 Backward = Callable[..., Any]
 

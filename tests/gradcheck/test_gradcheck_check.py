@@ -291,6 +291,23 @@ def test_what_a_stranger_raises_is_a_line():
     assert "RuntimeError: no such thing (test_gradcheck_check.py:" in report.failures[0].note
 
 
+def test_exit_is_no_success():
+    def after(n):
+        calls = []
+
+        def backward(dy, x):
+            calls.append(1)
+            if len(calls) > n:
+                raise SystemExit(0)
+            return 2 * x * dy
+
+        return backward
+
+    for n in range(8):
+        report = check(square, after(n), X)
+        assert "SystemExit: 0" in report.failures[0].note
+
+
 def test_missing_gradients_leave_the_others_checked():
     def forward(x, y):
         return x * y, (x, y)

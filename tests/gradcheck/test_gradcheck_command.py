@@ -109,7 +109,9 @@ def test_a_mistake_is_2_and_one_line(ops_file, capsys, target, words):
     assert captured.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("text", ["\ndef f(:\n", "\nimport nothing_of_this_name\n", "def f():\n    1 / 0\nf()\n"])
+@pytest.mark.parametrize(
+    "text", ["\ndef f(:\n", "\nraise SystemExit(0)\n", "\nimport nothing_of_this_name\n", "def f():\n    1 / 0\nf()\n"]
+)
 def test_a_file_that_cannot_be_imported(ops_file, capsys, text):
     path = ops_file(text)
     assert command([f"{path}:gelu"]) == 2
