@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from .compare import compare, doubt
-from .contract import REFUSED, check_contract, linearity, others
+from .contract import REFUSED, check_contract, linearity, nudged, others
 from .diagnosis import diagnose
 from .directions import compare_direction, draw, through
 from .numeric import (
+    EPS,
     ROUGH,
     SAFETY,
     Estimates,
@@ -29,11 +30,12 @@ from .numeric import (
     refine,
     roughness,
 )
-from .problem import FAILURES, Backward, Forward, Problem, prepare
+from .problem import FAILURES, Backward, Forward, Problem, largest, prepare
 from .report import Line, Report, Verdict
 from .trees import flatten
 
 ELSEWHERE = "other inputs"
+NEARLY = 1e-6  # of a tensor's largest magnitude: what more is wrong is no matter of rounding
 MOST_ENTRIES = 2_000_000  # of a Jacobian that is kept
 
 
@@ -241,11 +243,29 @@ def compare_tensor(problem: Problem, sides: Sides, number: int, grad: Any) -> li
             line.expected = problem.names[number] in problem.zero
         lines.append(line)
     wrong = [line for line in lines if line.verdict is Verdict.WRONG]
+    if wrong and ill_conditioned(problem, number, found, wrong):
+        wrong = []
     if wrong:
         diagnosis = diagnose(problem, sides, number, found, real if imaginary is None else imaginary)
         for line in wrong:
             line.diagnosis = diagnosis
     return lines
+
+
+def ill_conditioned(problem: Problem, number: int, analytic: np.ndarray, wrong: list[Line]) -> bool:
+    """Call small errors INCONCLUSIVE where the last bits of the inputs make as much of a difference to the gradient."""
+    if not np.isfinite(analytic).all() or any(line.relative is None or line.relative > NEARLY for line in wrong):
+        return False
+    inputs = nudged(problem, EPS)
+    out, cache = problem.call(inputs)
+    moved = problem.gradients(problem.upstream(out), cache)[problem.differentiable.index(number)]
+    rounding = SAFETY * float(np.abs(moved - analytic).max(initial=0))
+    if not all((line.worst or 0) <= rounding for line in wrong):
+        return False
+    for line in wrong:
+        line.verdict = Verdict.INCONCLUSIVE
+        line.note = f"ill-conditioned: the inputs' own rounding moves the gradient by {rounding / SAFETY:.2g}"
+    return True
 
 
 def projections(problem: Problem, sides: Sides, number: int, grad: Any) -> list[Line]:
@@ -311,8 +331,8 @@ def elsewhere(problem: Problem) -> list[Line]:
 def float64_throughout(problem: Problem, sides: Sides) -> Line:
     """The forward computes in float64: rounding to float32 on the way would leave 1e-3 of a slope, or less."""
     walk, _ = through(problem, draw(problem, problem.wrt, problem.rng("roughness")))
-    found = roughness(walk, sides.y, sides.u)
-    rough = found > ROUGH
+    found, speed = roughness(walk, sides.y, sides.u)
+    rough = found > ROUGH + SAFETY * EPS * largest(problem.inputs[number] for number in problem.wrt) * speed
     note = f"the forward moves in jumps, {found:.1g} of its size: does it compute in float32, round, or draw at random?"
     return Line(
         "out", "float64 throughout", Verdict.INCONCLUSIVE if rough else Verdict.PASS, note=note if rough else ""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .compare import near
-from .problem import FAILURES, Problem, is_floating
+from .problem import FAILURES, Problem, is_floating, largest
 from .report import Line, Verdict
 from .trees import changed, digests, flatten, leaves, map_leaves
 
@@ -140,6 +140,12 @@ def shuffle(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.flip(x) if x.dtype.kind in "iu" else x
 
 
+def nudged(problem: Problem, size: float) -> list[Any]:
+    """Return the inputs, each number moved up or down by so small a part of itself."""
+    rng = problem.rng("nudge")
+    return [x * (1 + size * rng.choice([-1, 1], x.shape)) if is_floating(x) else x for x in problem.inputs]
+
+
 def strided(x: np.ndarray) -> np.ndarray:
     if x.ndim == 0:
         return x
@@ -166,7 +172,7 @@ LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 def memory_layouts(problem: Problem) -> Line:
     """The same numbers in another memory layout give the same results; what is refused in every layout is no fault."""
-    faults = []
+    faults, rounding = [], rounding_of(problem)
     for layout, arrange in LAYOUTS.items():
         inputs = [arrange(x) if isinstance(x, np.ndarray) else x for x in problem.inputs]
         plain = [np.array(x, order="C") if isinstance(x, np.ndarray) else x for x in inputs]
@@ -187,9 +193,14 @@ def memory_layouts(problem: Problem) -> Line:
         faults += [
             f"{layout}: {name} is off by {worst:.2g}"
             for name, x, expected in zip(names, [out, *grads], [out_plain, *grads_plain])
-            if (worst := distance(x, expected)) > ROUNDING
+            if (worst := distance(x, expected)) > rounding
         ]
     return fact("memory layouts", faults)
+
+
+def rounding_of(problem: Problem) -> float:
+    """Return what another order of adding may change; where large inputs cancel, it changes more."""
+    return ROUNDING * largest(problem.inputs[number] for number in problem.differentiable)
 
 
 def distance(x: Any, expected: Any) -> float:
@@ -225,12 +236,12 @@ def ranks(problem: Problem) -> Line:
     out, cache = problem.call()
     dout = problem.upstream(out)
     grads = problem.gradients(dout, cache)
-    faults = []
+    faults, rounding = [], rounding_of(problem)
     for extra in (1, 2):
         index = (None,) * extra
         inputs = [x[index] if name in problem.leading else x for name, x in zip(problem.names, problem.inputs)]
         new_out, new_cache = problem.call(inputs)
-        if distance(new_out, out) > ROUNDING:
+        if distance(new_out, out) > rounding:
             faults.append(f"{extra} more axes of size 1 change out")
             continue
         new_dout = upstream_like(new_out, dout)
@@ -238,7 +249,7 @@ def ranks(problem: Problem) -> Line:
             name = f"d{problem.names[number]}"
             if np.shape(new) != inputs[number].shape:
                 faults.append(f"{extra} more axes of size 1: {name} has shape {np.shape(new)}")
-            elif distance(new, grad) > ROUNDING:
+            elif distance(new, grad) > rounding:
                 faults.append(f"{extra} more axes of size 1 change {name}")
     return fact("ranks", faults)
 

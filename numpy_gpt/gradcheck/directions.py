@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from .compare import compare
-from .numeric import BASE_STEP, EPS, QUICK, SAFETY, THOROUGH, Estimates, Walk, slope
-from .problem import Problem
+from .numeric import BASE_STEP, EPS, QUICK, SAFETY, Estimates, Walk, slope, thorough
+from .problem import Problem, largest
 from .report import Line
 
 
@@ -25,7 +25,7 @@ def compare_direction(
     found = slope(walk, y, u, size, QUICK)
     unsettled = abs(right - found.value) > SAFETY * found.error or found.error > 1e-6 * abs(found.value)
     if found.kink or unsettled:
-        found = slope(walk, y, u, size, THOROUGH)
+        found = slope(walk, y, u, size, thorough(size))
     absolute = sum(float(np.abs(grad).ravel() @ np.abs(v).ravel()) for grad, v in pairs)
     error = found.error + EPS * absolute
     numeric = Estimates(*(np.asarray(value) for value in (found.value, error, found.left, found.right, found.kink)))
@@ -41,8 +41,7 @@ def through(problem: Problem, directions: dict[int, np.ndarray]) -> tuple[Walk, 
             moved[number] = problem.inputs[number] + t * v
         return problem.outputs(moved), t
 
-    inputs = [problem.inputs[number] for number in directions]
-    return walk, BASE_STEP * max(1.0, *(float(np.abs(x[np.isfinite(x)]).max(initial=0)) for x in inputs))
+    return walk, BASE_STEP * largest(problem.inputs[number] for number in directions)
 
 
 def draw(problem: Problem, numbers: Iterable[int], rng: np.random.Generator) -> dict[int, np.ndarray]:

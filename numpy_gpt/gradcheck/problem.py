@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,6 +88,11 @@ class Problem:
 
 def is_floating(x: Any) -> bool:
     return isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind in "fc"
+
+
+def largest(arrays: Iterable[np.ndarray]) -> float:
+    """Return the largest finite magnitude, at least 1."""
+    return max([1.0, *(float(np.abs(x[np.isfinite(x)]).max(initial=0)) for x in arrays)])
 
 
 def title(function: Callable) -> str:

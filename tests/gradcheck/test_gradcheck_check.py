@@ -158,6 +158,41 @@ def test_a_gradient_outside_both_slopes_of_a_kink_is_wrong():
     assert line_of(report, "differences").verdict is Verdict.WRONG
 
 
+def layernorm_at(x):
+    c = case("layernorm")
+    gamma, beta = c.inputs[1][: x.shape[-1]], c.inputs[2][: x.shape[-1]]
+    return check(c.forward, c.backward, x, gamma, beta, names=c.names, zero=["gamma"] if np.ptp(x) == 0 else ())
+
+
+@pytest.mark.parametrize("x", [[1e5, 1e5 + 1], [1e9, 1e9 + 1], [1e5], np.random.default_rng(0).uniform(0, 1e5, 50)])
+def test_numbers_large_beside_the_length_on_which_the_forward_bends(x):
+    report = check(lambda x: (np.sin(x), x), lambda dy, x: dy * np.cos(x), np.array(x))
+    assert report.ok, str(report)
+    assert not check(lambda x: (np.sin(x), x), lambda dy, x: dy * np.cos(x) * 1.001, np.array(x)).ok
+
+
+@pytest.mark.parametrize("x", [np.full((2, 4), 300.0), 1e4 + X])
+def test_rows_far_from_0(x):
+    report = layernorm_at(x)
+    assert report.ok, str(report)
+
+
+def test_what_rounding_alone_moves_is_not_wrong():
+    report = layernorm_at(1e6 + np.random.default_rng(0).standard_normal((12, 12)))
+    assert {line.verdict for line in report.failures} == {Verdict.INCONCLUSIVE}
+    assert "ill-conditioned: the inputs' own rounding" in line_of(report, "complex step", "dx").note
+
+
+def test_an_input_of_no_axes():
+    def backward(dout, cache):
+        s, x = cache
+        return (dout * x).sum(), dout * s
+
+    for s in (np.array(2.0), np.float64(2.0)):
+        report = check(lambda s, x: (s * x, (s, x)), backward, s, X)
+        assert report.ok, str(report)
+
+
 def test_noise_is_inconclusive():
     def forward(x):
         return np.sin(np.float32(x)).astype(x.dtype), x
