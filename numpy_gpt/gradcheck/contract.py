@@ -221,7 +221,7 @@ def dtypes(problem: Problem) -> Line:
         inputs = [x.astype(dtype) if is_floating(x) else x for x in problem.inputs]
         out, cache = problem.call(inputs)
         dout = map_leaves(partial(np.asarray, dtype=dtype), problem.upstream(out))
-        found = [("out" + place, y) for place, y in leaves(out)]
+        found = [("out" + place, y) for place, y in leaves(out) if y.dtype.kind not in "iub"]
         for number, grad in zip(problem.differentiable, problem.gradients(dout, cache)):
             name, x = f"d{problem.names[number]}", problem.inputs[number]
             if np.shape(grad) != x.shape:

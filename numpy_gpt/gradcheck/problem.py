@@ -81,9 +81,12 @@ class Problem:
         return np.random.default_rng([self.seed, *purpose.encode()])
 
     def upstream(self, out: Any, purpose: str = "upstream") -> Any:
-        """Draw a standard normal gradient at out. Ones would be blind to softmax and LayerNorm."""
+        """Draw a standard normal gradient at out. Ones would be blind to softmax and LayerNorm.
+
+        An output that counts, or says yes or no, has none: there it is 0.
+        """
         rng = self.rng(purpose)
-        return map_leaves(lambda y: np.asarray(rng.standard_normal(y.shape)), out)
+        return map_leaves(lambda y: np.asarray(rng.standard_normal(y.shape) * (y.dtype.kind not in "iub")), out)
 
 
 def is_floating(x: Any) -> bool:

@@ -1,5 +1,7 @@
 """The verdicts: right gradients pass, kinks and noise are not called wrong, nothing compared is a failure."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
@@ -122,6 +124,24 @@ def test_tuple_outputs_integer_inputs_and_kwargs():
     report = check(forward, backward, X, ids, X + 1, kwargs={"power": 3})
     assert report.ok, str(report)
     assert {line.name for line in report.lines if line.check == "complex step"} == {"dx", "dy"}
+
+
+class Largest(NamedTuple):
+    value: np.ndarray
+    index: np.ndarray
+    positive: np.ndarray
+
+
+def test_outputs_without_a_gradient_and_their_names():
+    def forward(x):
+        return Largest(x.max(axis=-1), x.argmax(axis=-1), x.max(axis=-1) > 0), x
+
+    def backward(dout, x):
+        return dout.value[..., None] * (np.arange(x.shape[-1]) == x.argmax(axis=-1)[..., None])
+
+    report = check(forward, backward, X)
+    assert report.ok, str(report)
+    assert not check(forward, lambda dout, x: 2 * backward(dout, x), X).ok
 
 
 def test_wrt_limits_what_is_compared():
