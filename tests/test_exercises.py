@@ -441,6 +441,7 @@ def test_adamw_must_keep_its_state(folder):
 def test_list(folder, capsys):
     exercises.start("gelu")
     exercises.start("gelu", "again.py")
+    (folder / "a folder.py").mkdir()
     capsys.readouterr()
     assert exercises.list_exercises() == 0
     rows = capsys.readouterr().out.splitlines()

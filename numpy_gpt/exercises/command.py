@@ -39,7 +39,7 @@ def list_exercises() -> int:
 def files_here(folder: Path) -> dict[str, list[str]]:
     """Return the names of the files of each exercise in folder."""
     here: dict[str, list[str]] = {}
-    for path in sorted(folder.glob("*.py")):
+    for path in sorted(path for path in folder.glob("*.py") if path.is_file()):
         found = MARKER.search(path.read_text(encoding="utf-8", errors="replace"))
         if found:
             here.setdefault(found[1], []).append(path.name)
