@@ -64,7 +64,7 @@ def check(
     names       of the inputs, default the forward's own; out_names: of the outputs
     invariants  functions of `invariants.py`, or of your own: Problem -> list of Line
     contract    also check purity, repetition, floating-point warnings, memory layouts and dtype
-    leading     inputs whose leading axes are free: checks ranks 2 to 4 and axes of size 1
+    leading     inputs whose leading axes are free: checks that one or two more of size 1 in front change no number
     zero        inputs whose gradient is 0 in theory: VACUOUS is then what is expected
     directions  where the elements are too many: compare each gradient along so many random directions instead
 

@@ -112,9 +112,16 @@ def prepare(
     **settings: Any,
 ) -> Problem:
     """Return the Problem: copies of the inputs in float64, each with its name. Raises ValueError."""
+    seed = settings.get("seed", 0)
+    if not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
     names = list(names) if names is not None else input_names(forward, len(inputs))
     if len(names) != len(inputs):
         raise ValueError(f"names has {len(names)} entries, {names}, for {len(inputs)} inputs")
+    for setting in ("leading", "zero"):
+        unknown = [name for name in settings.get(setting, ()) if name not in names]
+        if unknown:
+            raise ValueError(f"{setting} holds {unknown[0]!r}, which is no input; there are {', '.join(names)}")
     copies, notices = [], []
     for name, x in zip(names, inputs):
         if is_floating(x) and x.dtype.kind == "c":

@@ -335,6 +335,12 @@ def test_bad_inputs():
         check(square, square_backward, np.arange(3))
     with pytest.raises(ValueError, match="names has 2 entries"):
         check(square, square_backward, X, names=["a", "b"])
+    for setting in ("leading", "zero"):
+        with pytest.raises(ValueError, match=f"{setting} holds 'y', which is no input; there are x"):
+            check(square, square_backward, X, **{setting: ["x", "y"]})
+    for seed in (-1, 0.5):
+        with pytest.raises(ValueError, match=f"seed must be a whole number of at least 0, got {seed}"):
+            check(square, square_backward, X, seed=seed)
 
 
 def test_what_a_stranger_raises_is_a_line():
