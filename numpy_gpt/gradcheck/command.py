@@ -6,7 +6,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -47,7 +47,8 @@ def command(
     try:
         if html is not None and not Path(html).absolute().parent.is_dir():
             raise Mistake(f"cannot write {html}: there is no folder {Path(html).parent}")
-        report = collect(targets, seed, fuzz, console if terminal and not json else None)
+        with redirect_stdout(sys.stderr) if json else nullcontext():  # a student's own prints are no JSON
+            report = collect(targets, seed, fuzz, console if terminal and not json else None)
         if html is not None:
             write(Path(html), page(report))
     except Mistake as mistake:

@@ -143,6 +143,15 @@ def test_json_of_a_gradient_that_is_not_finite(ops_file, capsys):
     assert json.loads(capsys.readouterr().out)["failures"][0]["analytic"] == "nan"
 
 
+def test_json_beside_a_students_prints(ops_file, capsys):
+    text = RIGHT.replace("    x, t = cache", "    x, t = cache\n    print('at', x.shape)") + "\nprint('loaded')\n"
+    assert command([f"{ops_file(text)}:gelu"], json=True) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["ok"] is True
+    assert "loaded" in captured.err
+    assert "at (2, 5, 12)" in captured.err
+
+
 class Balanced(HTMLParser):
     """Remembers the tags left open."""
 
