@@ -87,7 +87,7 @@ def test_the_package_solves_it(folder, capsys, name):
     assert exercises.check(path) == 0, capsys.readouterr().out
     told = " ".join(capsys.readouterr().out.split())
     assert f"{EXERCISES[name].function} is right." in told
-    assert re.search(r"It takes [\d.]+ times as long as ours: \S+ ms against \S+ ms \(medians of 3 alternating", told)
+    assert re.search(r"It takes [\d.]+ times as long as ours: \S+ ms against \S+ ms \(one run each at", told)
     assert "hint" not in told
 
 
@@ -566,6 +566,32 @@ def test_what_leaves_python_when_it_is_timed(folder, capsys):
 def test_ctrl_c_still_ends(folder):
     with pytest.raises(KeyboardInterrupt):
         checked(answered(folder, "gelu", ["raise KeyboardInterrupt"]))
+
+
+def test_one_slow_run_is_enough(monkeypatch):
+    ticks = iter(np.arange(0, 1000, 50))
+    monkeypatch.setattr("numpy_gpt.exercises.command.time.perf_counter", lambda: next(ticks))
+    monkeypatch.setattr("numpy_gpt.exercises.command.SECONDS", 1.0)
+    calls = []
+    told = speed(Contest(lambda: calls.append("theirs"), lambda: calls.append("ours"), "x (2,)"))
+    assert calls == ["theirs", "ours"]
+    assert "(one run each at x (2,))" in told
+
+
+@pytest.mark.parametrize(("slow", "at"), [(True, "x (2, 32, 128)"), (False, "x (4, 128, 256)")])
+def test_what_is_slow_is_timed_at_a_small_size(folder, capsys, monkeypatch, slow, at):
+    monkeypatch.setattr("numpy_gpt.exercises.command.SECONDS", 1.0)
+    monkeypatch.setattr("numpy_gpt.exercises.command.seconds_of", lambda function: 10.0 if slow else 1e-3)
+    assert exercises.check(write(folder, "gelu", solved("gelu"))) == 0
+    assert f"at {at}, float32" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_a_brief_contest_is_smaller(folder, name):
+    module = load(write(folder, name, solved(name)))
+    brief = EXERCISES[name].contest(module, brief=True)
+    brief.theirs()
+    assert brief.at != EXERCISES[name].contest(module).at
 
 
 def test_speed_takes_turns(monkeypatch):

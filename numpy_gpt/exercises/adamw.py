@@ -73,8 +73,8 @@ class AdamWExercise(Exercise):
             line.target, line.seed = self.name, seed
         return Report(lines, seed=seed, seconds=time.perf_counter() - start)
 
-    def contest(self, module: ModuleType) -> Contest:
-        config = Config.preset("char")
+    def contest(self, module: ModuleType, brief: bool = False) -> Contest:
+        config = Config.preset("tiny" if brief else "char")
         grads, params, own = (Parameters(config.parameter_shapes()) for _ in range(3))
         grads.flat[:] = np.random.default_rng(0).standard_normal(grads.flat.size, np.float32)
         theirs, ours = part(module, "AdamW")(params), AdamW(own)

@@ -71,8 +71,8 @@ class Exercise(ABC):
         """Check the student's module. Raises NotYet."""
 
     @abstractmethod
-    def contest(self, module: ModuleType) -> Contest:
-        """Return the student's function and ours at a size worth timing."""
+    def contest(self, module: ModuleType, brief: bool = False) -> Contest:
+        """Return the student's function and ours at a size worth timing or, brief, at about a thirtieth of it."""
 
 
 def part(module: ModuleType, name: str) -> Any:

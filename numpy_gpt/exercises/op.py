@@ -27,6 +27,7 @@ from .stub import equation, imports, in_numpy, names_in, page, source_of, unwrit
 
 Pair = tuple[Callable, Callable]
 TIMED = Sizes(B=(4,), T=128, h=4, d_head=64, V=512)
+BRIEF = Sizes(B=(2,), T=32, h=2, d_head=64, V=256)
 BLOCKS = (
     (SMALL, (2, 5)),
     (Config(V=1, T_max=3, d=4, h=1, L=1), (1, 3)),
@@ -97,8 +98,8 @@ class OpExercise(Exercise):
                 return reports[-1]
         return merge(reports, seed)
 
-    def contest(self, module: ModuleType) -> Contest:
-        sized = CASES[(self.cases or (self.name,))[0]](np.random.default_rng(0), TIMED)
+    def contest(self, module: ModuleType, brief: bool = False) -> Contest:
+        sized = CASES[(self.cases or (self.name,))[0]](np.random.default_rng(0), BRIEF if brief else TIMED)
         return duel(self.student_pair(module), self.pair, sized.inputs, sized.names, sized.kwargs)
 
 
@@ -125,9 +126,9 @@ class BlockExercise(OpExercise):
     def cases_at(self, name: str, pair: Pair, seed: int) -> list[Case]:
         return [block_case(pair, config, leading, seed) for config, leading in BLOCKS]
 
-    def contest(self, module: ModuleType) -> Contest:
-        config = Config(V=1, T_max=1, d=128, h=4, L=1)
-        x, params = block_inputs(config, (4, 64), seed=0)
+    def contest(self, module: ModuleType, brief: bool = False) -> Contest:
+        config = Config(V=1, T_max=1, d=32 if brief else 128, h=4, L=1)
+        x, params = block_inputs(config, (2, 64) if brief else (4, 64), seed=0)
         theirs = on_arrays(*self.student_pair(module), tuple(params), config)
         ours = on_arrays(*self.pair, tuple(params), config)
         return duel(theirs, ours, (x, *params.values()), ("x",), {})

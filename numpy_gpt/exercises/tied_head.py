@@ -64,13 +64,13 @@ class TiedHeadExercise(Exercise):
             report.lines.append(Line("", "other sizes", Verdict.PASS, target=self.name, seed=seed))
         return report
 
-    def contest(self, module: ModuleType) -> Contest:
-        config = Config.preset("tiny")
+    def contest(self, module: ModuleType, brief: bool = False) -> Contest:
+        config = SMALL if brief else Config.preset("tiny")
         idx = np.random.default_rng(0).integers(0, config.V, (4, config.T_max))
         theirs, ours = part(module, CLASS)(config), Model(config)
         (logits, cache), (_, own_cache) = theirs.forward(idx), ours.forward(idx)
         dlogits = np.random.default_rng(1).standard_normal(logits.shape, np.float32)
-        at = f"preset tiny, idx {idx.shape}, float32"
+        at = f"{'a small model' if brief else 'preset tiny'}, idx {idx.shape}, float32"
         return Contest(lambda: theirs.backward(dlogits, cache), lambda: ours.backward(dlogits, own_cache), at)
 
 
