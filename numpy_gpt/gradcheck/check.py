@@ -63,7 +63,7 @@ def check(
     wrt         names or numbers of the inputs to check; default: every floating-point one
     names       of the inputs, default the forward's own; out_names: of the outputs
     invariants  functions of `invariants.py`, or of your own: Problem -> list of Line
-    contract    also check purity, repetition, floating-point warnings, memory layouts and dtype
+    contract    also check purity, repetition, floating-point warnings, memory layouts, dtype, and float32's numbers
     leading     inputs whose leading axes are free: checks that one or two more of size 1 in front change no number
     zero        inputs whose gradient is 0 in theory: VACUOUS is then what is expected
     directions  where the elements are too many: compare each gradient along so many random directions instead

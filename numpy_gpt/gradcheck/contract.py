@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ from .trees import changed, digests, flatten, leaves, map_leaves
 
 SMALLER = 0.75
 REFUSED = "the forward does not take the other inputs that were tried"
+EPS_32 = float(np.finfo(np.float32).eps)
+COARSE = 1e-3  # of a gradient's size: float32 mostly keeps 1e-6
+FAINT = 0.1  # of the upstream
+CONDITION = 30  # times what a last bit of every input changes
 ROUNDING = 1e-12  # of the largest magnitude: another layout or rank may add up in another order
 
 
@@ -28,6 +33,7 @@ def check_contract(problem: Problem) -> list[Line]:
         interleaved(problem),
         memory_layouts(problem),
         dtypes(problem),
+        float32_values(problem),
         *([ranks(problem)] if problem.leading else []),
     ]
 
@@ -175,27 +181,34 @@ def memory_layouts(problem: Problem) -> Line:
     faults, rounding = [], rounding_of(problem)
     for layout, arrange in LAYOUTS.items():
         inputs = [arrange(x) if isinstance(x, np.ndarray) else x for x in problem.inputs]
-        plain = [np.array(x, order="C") if isinstance(x, np.ndarray) else x for x in inputs]
+        plain = [contiguous(arrange, x) if isinstance(x, np.ndarray) else x for x in problem.inputs]
         try:
-            out_plain, cache_plain = problem.call(plain)
+            expected = once(problem, plain, partial(contiguous, arrange))
         except FAILURES:  # a broadcast matrix is singular, for one: the numbers are refused, not their layout
             continue
         try:
-            out, cache = problem.call(inputs)
-            dout = map_leaves(arrange, problem.upstream(out))
-            dout_plain = map_leaves(lambda x: np.array(x, order="C"), dout)
-            grads = problem.gradients(dout, cache)
+            found = once(problem, inputs, arrange)
         except FAILURES as error:  # what it raises is the finding
             faults.append(f"{layout}: {type(error).__name__}: {error}")
             continue
-        grads_plain = problem.gradients(dout_plain, cache_plain)
         names = ["out", *(f"d{problem.names[number]}" for number in problem.differentiable)]
         faults += [
             f"{layout}: {name} is off by {worst:.2g}"
-            for name, x, expected in zip(names, [out, *grads], [out_plain, *grads_plain])
-            if (worst := distance(x, expected)) > rounding
+            for name, x, same in zip(names, found, expected)
+            if (worst := distance(x, same)) > rounding
         ]
     return fact("memory layouts", faults)
+
+
+def contiguous(arrange: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
+    """Return the numbers that arrange makes of x, in C order."""
+    return np.array(arrange(x), order="C")
+
+
+def once(problem: Problem, inputs: Sequence[Any], arrange: Callable[[np.ndarray], np.ndarray]) -> list[Any]:
+    """Return the output and the gradients at inputs, the upstream arranged in a memory layout."""
+    out, cache = problem.call(inputs)
+    return [out, *problem.gradients(map_leaves(arrange, problem.upstream(out)), cache)]
 
 
 def rounding_of(problem: Problem) -> float:
@@ -229,6 +242,52 @@ def dtypes(problem: Problem) -> Line:
             found += [(name + place, y) for place, y in leaves(grad)]
         faults += [f"{np.dtype(dtype)} in, {name} is {y.dtype}" for name, y in found if y.dtype != dtype]
     return fact("dtype and shape", list(dict.fromkeys(faults)))
+
+
+def float32_values(problem: Problem) -> Line:
+    """float32 gives float64's gradients of the same numbers, but for rounding, and stays finite.
+
+    What rounding may do is seen in float64: the inputs are moved by a last bit of float32.
+    """
+    check = "float32 values"
+    single = [x.astype(np.float32) if is_floating(x) else x for x in problem.inputs]
+    same = replace(problem, inputs=[x.astype(np.float64) if is_floating(x) else x for x in single])
+    out, cache = problem.call(single)
+    dout = map_leaves(partial(np.asarray, dtype=np.float32), problem.upstream(out))
+    if not np.isfinite(flatten(out)).all() or not same_but_for_rounding(problem, same):
+        return Line("", check, Verdict.SKIPPED, note="inputs or outputs lie beyond float32")
+    found = problem.gradients(dout, cache)
+    double = map_leaves(partial(np.asarray, dtype=np.float64), dout)
+    exact, moved = (same.gradients(double, same.call(inputs)[1]) for inputs in (None, nudged(same, EPS_32)))
+    faint = FAINT * float(np.abs(flatten(dout)).max(initial=0))
+    faults = []
+    for number, *grads in zip(problem.differentiable, found, exact, moved):
+        one, other, third = map(np.asarray, grads)
+        fault = float32_fault(one, other, third, faint)
+        faults += [f"d{problem.names[number]} {fault}"] if fault else []
+    return fact(check, faults)
+
+
+def same_but_for_rounding(problem: Problem, other: Problem) -> bool:
+    """Return whether another problem's inputs are this one's, rounded to float32."""
+    pairs = zip(problem.inputs, other.inputs)
+    return all(np.allclose(x, rounded, rtol=EPS_32, atol=0) for x, rounded in pairs if is_floating(x))
+
+
+def float32_fault(found: np.ndarray, exact: np.ndarray, moved: np.ndarray, faint: float) -> str:
+    """Say how far a float32 gradient is from the exact one, if by more than rounding explains.
+
+    A gradient below faint may be what is left of larger numbers that cancel.
+    """
+    if found.shape != exact.shape or not np.isfinite(exact).all():
+        return ""
+    size = float(np.abs(exact).max(initial=0))
+    if not np.isfinite(found).all():
+        return "is not finite in float32" if size < np.finfo(np.float32).max else ""
+    error = float(np.abs(found - exact).max(initial=0))
+    moves = float(np.nan_to_num(np.abs(moved - exact), nan=np.inf).max(initial=0))
+    wrong = error > COARSE * max(size, faint) + CONDITION * moves
+    return f"is off by {error / max(size, faint):.2g} of its size in float32" if wrong else ""
 
 
 def ranks(problem: Problem) -> Line:

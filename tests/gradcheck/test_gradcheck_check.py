@@ -82,6 +82,7 @@ def test_every_check_is_there(everything):
         "other inputs",
         "memory layouts",
         "dtype and shape",
+        "float32 values",
         "ranks",
         "invariant: rows sum to 0",
         "invariant: dx orthogonal to ones",

@@ -165,12 +165,17 @@ def test_layout_assumed():
     assert "Fortran order: dx is off" in note
 
 
-def test_a_layout_whose_numbers_are_refused():
-    def backward(dy, A):
-        return -np.linalg.inv(A).T @ dy @ np.linalg.inv(A).T
-
-    A = np.array([[2.0, 1.0], [1.0, 3.0]])
-    report = check(lambda A: (np.linalg.inv(A), A), backward, A)  # the first row in every row is singular
+@pytest.mark.parametrize(
+    ("f", "backward"),
+    [
+        (np.linalg.inv, lambda dy, A: -np.linalg.inv(A).T @ dy @ np.linalg.inv(A).T),
+        (np.linalg.det, lambda dy, A: dy * np.linalg.det(A) * np.linalg.inv(A).T),
+    ],
+    ids=["inv", "det"],
+)
+def test_a_layout_whose_numbers_are_refused(f, backward):
+    A = np.array([[2.0, 1.0], [1.0, 3.0]])  # its first row in every row is a singular matrix
+    report = check(lambda A: (f(A), A), backward, A)
     assert report.ok, str(report)
 
 
@@ -183,6 +188,54 @@ def test_a_layout_whose_numbers_are_refused():
 )
 def test_dtype_and_shape(backward, words):
     assert words in broken(square, backward)["dtype and shape"]
+
+
+def softmax(scores):
+    e = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True), scores
+
+
+def softmax_without_max(dattn, scores):
+    attn = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
+    return attn * (dattn - (dattn * attn).sum(axis=-1, keepdims=True))
+
+
+def test_wrong_in_float32_only():
+    notes = {line.check: line.note for line in check(softmax, softmax_without_max, X + 100).failures}
+    assert notes == {"float32 values": "dscores is not finite in float32"}
+    assert check(softmax, softmax_without_max, X).ok
+
+    def doubled(dy, x):
+        return 2 * x * dy * (2 if dy.dtype == np.float32 else 1)
+
+    assert broken(square, doubled) == {"float32 values": "dx is off by 1 of its size in float32"}
+
+
+def difference(x):
+    return x[:, 1:] ** 2 - x[:, :-1] ** 2, x
+
+
+def difference_backward(dy, x):
+    dx = np.zeros_like(x)
+    dx[:, 1:] += 2 * x[:, 1:] * dy
+    dx[:, :-1] -= 2 * x[:, :-1] * dy
+    return dx
+
+
+@pytest.mark.parametrize("x", [X, 1e4 + X, 1e-30 * X])
+def test_what_float32_only_rounds(x):
+    c = case("layernorm")
+    report = check(c.forward, c.backward, x, *(t[:4] for t in c.inputs[1:]), names=c.names)
+    assert "float32 values" not in {line.check for line in report.failures}
+    for pair in ((difference, difference_backward), (square, square_backward)):
+        assert "float32 values" not in {line.check for line in check(*pair, x).failures}
+
+
+def test_inputs_beyond_float32():
+    report = check(lambda x: (np.log(x), x), lambda dy, x: dy / x, np.array([1e60, 1e-60]))
+    assert [line.note for line in report.lines if line.check == "float32 values"] == [
+        "inputs or outputs lie beyond float32"
+    ]
 
 
 def test_ranks():
