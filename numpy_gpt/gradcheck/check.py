@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .compare import compare, doubt
-from .contract import REFUSED, check_contract, linearity, nudged, others
+from .contract import REFUSED, clauses, linearity, nudged, others
 from .diagnosis import diagnose
 from .directions import compare_direction, draw, through
 from .numeric import (
@@ -101,8 +101,8 @@ def run(problem: Problem, invariants: Sequence[Callable] = (), contract: bool = 
             lines += attempt("linearity", lambda: [linearity(problem)])
             if all(line.verdict is not Verdict.WRONG for line in lines):
                 lines += attempt(ELSEWHERE, lambda: elsewhere(problem))
-        if contract:
-            lines += attempt("contract", lambda: check_contract(problem))
+        for clause in clauses(problem) if contract else ():
+            lines += attempt("contract", partial(clause, problem))
         for invariant in invariants:
             lines += attempt("invariant", partial(invariant, problem))
     for line in lines:

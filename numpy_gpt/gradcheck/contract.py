@@ -25,17 +25,14 @@ CONDITION = 30  # times what a last bit of every input changes
 ROUNDING = 1e-12  # of the largest magnitude: another layout or rank may add up in another order
 
 
-def check_contract(problem: Problem) -> list[Line]:
-    """Return one line a clause."""
-    return [
-        *purity(problem),
-        quiet(problem),
-        interleaved(problem),
-        memory_layouts(problem),
-        dtypes(problem),
-        float32_values(problem),
-        *([ranks(problem)] if problem.leading else []),
-    ]
+def clauses(problem: Problem) -> list[Callable[[Problem], list[Line]]]:
+    """Return the contract's clauses, each to be asked by itself: where one raises, the others still have their say."""
+    singles = [quiet, interleaved, memory_layouts, dtypes, float32_values, *([ranks] if problem.leading else [])]
+    return [purity, *(alone(clause) for clause in singles)]
+
+
+def alone(clause: Callable[[Problem], Line]) -> Callable[[Problem], list[Line]]:
+    return lambda problem: [clause(problem)]
 
 
 def fact(check: str, faults: Sequence[str]) -> Line:
@@ -61,10 +58,8 @@ def purity(problem: Problem) -> list[Line]:
         for place, tree in (("dout", dout), ("cache", cache), ("out", out))
     }
     backward_wrote = changed(given, digests(named, "inputs"))
-    problem.gradients(problem.upstream(out, "other upstream"), cache)
-    reused = changed(bits, digests(grads, "grads"))
-    again = problem.gradients(problem.upstream(out), cache)
-    moved = changed(bits, digests(again, "grads"))
+    faults = [] if same_out else ["a second forward gives other bits"]
+    faults += second_backward(problem, out, cache, grads, bits)
     return [
         fact(
             "inputs unmodified",
@@ -73,13 +68,20 @@ def purity(problem: Problem) -> list[Line]:
         ),
         fact("upstream unmodified", [f"backward wrote into {place}" for place in wrote["dout"]]),
         fact("cache unmodified", [f"backward wrote into {place}" for place in wrote["cache"] + wrote["out"]]),
-        fact(
-            "same bits twice",
-            ([] if same_out else ["a second forward gives other bits"])
-            + [f"a second backward with the same cache gives other bits in {label(problem, place)}" for place in moved]
-            + [f"a second backward overwrites the first one's {label(problem, place)}" for place in reused],
-        ),
+        fact("same bits twice", faults),
     ]
+
+
+def second_backward(problem: Problem, out: Any, cache: Any, grads: list[Any], bits: dict[str, tuple]) -> list[str]:
+    """Say what a second backward with the same cache does otherwise than the first, or to its gradients."""
+    try:
+        problem.gradients(problem.upstream(out, "other upstream"), cache)
+        reused = changed(bits, digests(grads, "grads"))
+        moved = changed(bits, digests(problem.gradients(problem.upstream(out), cache), "grads"))
+    except FAILURES as error:
+        return [f"a second backward with the same cache raises {type(error).__name__}: {error}"]
+    faults = [f"a second backward with the same cache gives other bits in {label(problem, place)}" for place in moved]
+    return faults + [f"a second backward overwrites the first one's {label(problem, place)}" for place in reused]
 
 
 def quiet(problem: Problem) -> Line:

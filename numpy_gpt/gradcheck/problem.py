@@ -67,12 +67,17 @@ class Problem:
         """Return the backward's gradients as a list, one for every differentiable input. Raises TypeError."""
         result = self.backward(upstream, cache)
         if isinstance(result, Mapping):
-            result = [result[self.names[number]] for number in self.differentiable]
+            names = [self.names[number] for number in self.differentiable]
+            missing = [name for name in names if name not in result]
+            if missing:
+                none, only = (", ".join(map(repr, keys)) for keys in (missing, result))
+                raise TypeError(f"{title(self.backward)} gives gradients by name, but none for {none}: only {only}")
+            result = [result[name] for name in names]
         found = list(result) if isinstance(result, (tuple, list)) else [result]
         if len(found) != len(self.differentiable):
-            names = ", ".join(f"d{self.names[number]}" for number in self.differentiable)
+            expected = ", ".join(f"d{self.names[number]}" for number in self.differentiable)
             raise TypeError(
-                f"{title(self.backward)} returned {len(found)} gradients for {len(self.differentiable)}: {names}"
+                f"{title(self.backward)} returned {len(found)} gradients for {len(self.differentiable)}: {expected}"
             )
         return found
 

@@ -311,6 +311,8 @@ def test_nothing_compared_is_a_failure():
 def test_nan_is_wrong_and_never_passes():
     report = check(square, lambda dy, x: np.full_like(x, np.nan), X, contract=False)
     assert line_of(report, "differences").verdict is Verdict.WRONG
+    report = check(lambda x: (np.sqrt(x), x), lambda dy, x: dy / np.sqrt(x), np.array([1.0, -1.0]), contract=False)
+    assert "the forward is not finite around here" in line_of(report, "differences").note
     report = check(lambda x: (x * np.nan, x), square_backward, X, contract=False)
     assert line_of(report, "differences").verdict is Verdict.INCONCLUSIVE
 
@@ -379,6 +381,8 @@ def test_missing_gradients_leave_the_others_checked():
     assert "None" in report.failures[0].note
     report = check(forward, lambda dout, cache: dout * cache[1], X, X + 1)
     assert "returned 1 gradients for 2: dx, dy" in report.failures[0].note
+    report = check(forward, lambda dout, cache: {"x": dout * cache[1]}, X, X + 1)
+    assert "gives gradients by name, but none for 'y': only 'x'" in report.failures[0].note
 
 
 # The complex step and its traps

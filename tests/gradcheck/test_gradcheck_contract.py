@@ -60,6 +60,26 @@ def test_cache_written():
     assert "other bits in dx" in notes["same bits twice"]
 
 
+def test_cache_used_up():
+    def backward(dy, cache):
+        return 2 * cache.pop() * dy
+
+    notes = broken(lambda x: (x * x, [x]), backward)
+    note = "a second backward with the same cache raises IndexError: pop from empty list"
+    assert notes == {"cache unmodified": "backward wrote into cache[0]", "same bits twice": note}
+
+
+def test_a_clause_that_raises_leaves_the_others():
+    def backward(dy, x):
+        if dy.dtype == np.float32:
+            raise RuntimeError("no float32")
+        return 2 * x * dy
+
+    report = check(square, backward, X, leading=["x"])
+    assert {line.note.partition(" (")[0] for line in report.failures} == {"RuntimeError: no float32"}
+    assert report.lines[-1].check == "ranks"
+
+
 def test_one_buffer_for_all_gradients():
     buffer = np.zeros_like(X)
 
