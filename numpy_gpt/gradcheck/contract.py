@@ -28,10 +28,10 @@ ROUNDING = 1e-12  # of the largest magnitude: another layout or rank may add up 
 def clauses(problem: Problem) -> list[Callable[[Problem], list[Line]]]:
     """Return the contract's clauses, each to be asked by itself: where one raises, the others still have their say."""
     singles = [quiet, interleaved, memory_layouts, dtypes, float32_values, *([ranks] if problem.leading else [])]
-    return [purity, *(alone(clause) for clause in singles)]
+    return [purity, *(in_a_list(clause) for clause in singles)]
 
 
-def alone(clause: Callable[[Problem], Line]) -> Callable[[Problem], list[Line]]:
+def in_a_list(clause: Callable[[Problem], Line]) -> Callable[[Problem], list[Line]]:
     return lambda problem: [clause(problem)]
 
 
@@ -251,23 +251,22 @@ def float32_values(problem: Problem) -> Line:
 
     What rounding may do is seen in float64: the inputs are moved by a last bit of float32.
     """
-    check = "float32 values"
     single = [x.astype(np.float32) if is_floating(x) else x for x in problem.inputs]
     same = replace(problem, inputs=[x.astype(np.float64) if is_floating(x) else x for x in single])
     out, cache = problem.call(single)
     dout = map_leaves(partial(np.asarray, dtype=np.float32), problem.upstream(out))
     if not np.isfinite(flatten(out)).all() or not same_but_for_rounding(problem, same):
-        return Line("", check, Verdict.SKIPPED, note="inputs or outputs lie beyond float32")
+        return Line("", "float32 values", Verdict.SKIPPED, note="inputs or outputs lie beyond float32")
     found = problem.gradients(dout, cache)
     double = map_leaves(partial(np.asarray, dtype=np.float64), dout)
     exact, moved = (same.gradients(double, same.call(inputs)[1]) for inputs in (None, nudged(same, EPS_32)))
     faint = FAINT * float(np.abs(flatten(dout)).max(initial=0))
     faults = []
     for number, *grads in zip(problem.differentiable, found, exact, moved):
-        one, other, third = map(np.asarray, grads)
-        fault = float32_fault(one, other, third, faint)
+        in_single, in_double, nearby = map(np.asarray, grads)
+        fault = float32_fault(in_single, in_double, nearby, faint)
         faults += [f"d{problem.names[number]} {fault}"] if fault else []
-    return fact(check, faults)
+    return fact("float32 values", faults)
 
 
 def same_but_for_rounding(problem: Problem, other: Problem) -> bool:
