@@ -87,7 +87,7 @@ def test_the_package_solves_it(folder, capsys, name):
     assert exercises.check(path) == 0, capsys.readouterr().out
     told = " ".join(capsys.readouterr().out.split())
     assert f"{EXERCISES[name].function} is right." in told
-    assert re.search(r"It takes [\d.]+ times as long as ours: \S+ ms against \S+ ms \(medians of 3 alternating", told)
+    assert re.search(r"It takes [\d.]+ times as long as ours: \S+ ms against \S+ ms \(one run each at", told)
     assert "hint" not in told
 
 
@@ -189,6 +189,16 @@ def test_missing_share_of_the_tied_matrix(folder, last, share):
     assert f"the tied term, the {share}'s share, is missing" in diagnoses(report)["dW_te"]
 
 
+@pytest.mark.parametrize("numbers", ["range(1)", "(0,) if self.config.L == 1 else (1, 0)"])
+def test_a_number_of_blocks_that_is_taken_for_granted(folder, numbers):
+    path = tied_head(folder, 'g["W_te"] += dW_te')
+    text = path.read_text(encoding="utf-8").replace("reversed(range(self.config.L))", numbers)
+    path.write_text(text, encoding="utf-8")
+    report = checked(path)
+    assert report.targets == ["tied_head with L = 3, norm = pre"]
+    assert not report.ok
+
+
 def test_repeated_ids(folder):
     path = answered(
         folder,
@@ -231,6 +241,82 @@ def test_a_case_beyond_the_first_is_checked_too(folder):
     assert not report.ok
 
 
+SQUEEZED = [
+    "total = np.squeeze((dattn * attn).sum(axis=-1, keepdims=True))[..., None]",
+    "return attn * (dattn - total)",
+]
+GELU_EXP = [
+    "e = np.exp(2 * SQRT_2_OVER_PI * (x + CUBIC * x**3))",
+    "slope = 4 * e / (e + 1) ** 2 * SQRT_2_OVER_PI * (1 + 3 * CUBIC * x * x)",
+    "return dy * (0.5 * (1 + t) + 0.5 * x * slope)",
+]
+GELU_CUT = [
+    "slope = 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * SQRT_2_OVER_PI * (1 + 3 * CUBIC * x * x)",
+    "return dy * np.where(x > 6, 0, slope)",
+]
+CROSS_ENTROPY = [
+    "n = {n}",
+    "dlogits = probs * (dloss / n)",
+    "dlogits[rows, targets] -= dloss / n",
+    "dlogits[~counted] = 0",
+    "return dlogits.reshape(shape)",
+]
+ATTEND_2 = [
+    "dscores = softmax_backward(dout @ v.swapaxes(-1, -2), cache_softmax) / (2 if scale else 1)",
+    "return dscores @ k, dscores.swapaxes(-1, -2) @ q, attn.swapaxes(-1, -2) @ dout",
+]
+LAYERNORM_12 = [
+    "g = dy * gamma",
+    "dx = rstd * (g - g.mean(axis=-1, keepdims=True) - xhat * (g * xhat).mean(axis=-1, keepdims=True))",
+    "return dx, (dy * xhat).reshape(-1, 12).sum(axis=0), dy.reshape(-1, 12).sum(axis=0)",
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "where"),
+    [
+        ("gelu", GELU_EXP, "gelu at |x| up to 100"),
+        ("gelu", GELU_CUT, "gelu at |x| up to 100"),
+        ("softmax", SQUEEZED, "softmax at scores (3, 1, 5)"),
+        ("cross_entropy", [CROSS_ENTROPY[0].format(n="n_counted"), *CROSS_ENTROPY[1:]], "no target that is counted"),
+        ("attend", ATTEND_2, "attend at q (1, 3, 5)"),
+        ("layernorm", LAYERNORM_12, "layernorm at x (3, 5)"),
+    ],
+    ids=["exp overflows", "cut at 6", "squeeze", "none counted", "√d_head is 2", "d is 12"],
+)
+def test_right_at_the_standard_inputs_only(folder, name, body, where):
+    report = checked(answered(folder, name, body))
+    assert not report.ok
+    assert where in report.targets[0]
+
+
+def test_what_passes_elsewhere_too(folder):
+    path = answered(folder, "cross_entropy", [CROSS_ENTROPY[0].format(n="max(n_counted, 1)"), *CROSS_ENTROPY[1:]])
+    report = checked(path)
+    assert report.ok, str(report)
+    assert report.targets == ["cross_entropy"]
+    assert report.lines[-1].check == "other sizes"
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("row", [0, -1])
+def test_a_row_that_is_always_lost(folder, seed, row):
+    body = [
+        "dW_te, dW_pe = np.zeros(te_shape, dx.dtype), np.zeros(pe_shape, dx.dtype)",
+        "dW_pe[: dx.shape[-2]] = dx.reshape(-1, *dx.shape[-2:]).sum(axis=0)",
+        "np.add.at(dW_te, idx, dx)",
+        f"dW_te[{row}] = 0",
+        "return dW_te, dW_pe",
+    ]
+    module = load(answered(folder, "embedding", body))
+    assert not EXERCISES["embedding"].check(module, seed).ok
+
+
+def test_a_block_of_one_width(folder):
+    tail = ["dy = dy.reshape(*dy.shape[:-1], 6)", LN_1, "return dx + dy"]
+    assert checked(block(folder, tail)).targets == ["block at x (1, 3, 4)"]
+
+
 def block(folder, tail, mlp="dx = dx + dy"):
     return answered(
         folder,
@@ -271,7 +357,10 @@ def test_gradients_not_written_into_g(folder, tail):
         checked(block(folder, tail))
 
 
-def adamw(folder, decay="self.params.matrices", step="m_hat / (np.sqrt(v_hat) + self.eps)", first="g = grads.flat"):
+SCALED = "g = scale * grads.flat"
+
+
+def adamw(folder, decay="self.params.matrices", step="m_hat / (np.sqrt(v_hat) + self.eps)", first=SCALED):
     return answered(
         folder,
         "adamw",
@@ -305,8 +394,10 @@ def test_adamw_as_the_hints_have_it(folder):
         ({"step": "m_hat / np.sqrt(v_hat + self.eps)"}, "inside the root"),
         ({"step": "m_hat / (np.sqrt(v) + self.eps)"}, "v is not corrected"),
         ({"step": "m_hat / (v_hat + self.eps)"}, "not by √v̂"),
-        ({"first": "g, theta = grads.flat, theta.copy()"}, ""),
-        ({"first": "g, lr = grads.flat, self.lr"}, "in place of self.lr"),
+        ({"first": "g, theta = scale * grads.flat, theta.copy()"}, ""),
+        ({"first": "g, lr = scale * grads.flat, self.lr"}, "in place of self.lr"),
+        ({"first": "g, lr = scale * grads.flat, lr or self.lr"}, "an lr of 0 counts as none given"),
+        ({"first": "g = grads.flat"}, "the scale is left out"),
     ],
 )
 def test_adamw_gone_wrong(folder, changes, words):
@@ -317,7 +408,7 @@ def test_adamw_gone_wrong(folder, changes, words):
 
 @pytest.mark.parametrize("mistake", adamw_exercise.MISTAKES)
 def test_each_mistake_of_adamw_has_a_result_of_its_own(mistake):
-    params, *gradients = (adamw_exercise.drawn(seed) for seed in range(5))
+    params, *gradients = (adamw_exercise.drawn(seed) for seed in range(1 + len(adamw_exercise.LRS)))
     matrix = np.arange(params.flat.size) < params.matrices.size
     given = [grads.flat for grads in gradients]
     with np.errstate(invalid="ignore"):  # the root of a v of g
@@ -328,9 +419,13 @@ def test_each_mistake_of_adamw_has_a_result_of_its_own(mistake):
 
 @pytest.mark.parametrize(
     ("line", "note"),
-    [("g *= 1.5", "update wrote into grads"), ("self.t += 1", "after 4 updates self.t is 8")],
+    [
+        ("grads.flat *= scale", "update wrote into grads"),
+        ("self.t += 1", "after 5 updates self.t is 10"),
+        ("self.m.flat = m = self.m.flat.copy()", "self.m.flat is a new array: write into the old one"),
+    ],
 )
-def test_adamw_must_leave_the_gradients_and_count(folder, line, note):
+def test_adamw_must_leave_the_gradients_count_and_keep_its_storage(folder, line, note):
     report = checked(adamw(folder, first=f"g = grads.flat\n        {line}"))
     assert note in [line.note for line in report.failures]
 
@@ -346,6 +441,7 @@ def test_adamw_must_keep_its_state(folder):
 def test_list(folder, capsys):
     exercises.start("gelu")
     exercises.start("gelu", "again.py")
+    (folder / "a folder.py").mkdir()
     capsys.readouterr()
     assert exercises.list_exercises() == 0
     rows = capsys.readouterr().out.splitlines()
@@ -354,6 +450,7 @@ def test_list(folder, capsys):
         assert row[0] == name
         assert item.function in row
         assert item.section in " ".join(row)
+        assert item.place in item.stub()
     assert any(row.strip().startswith("gelu ") and "again.py, gelu.py" in row for row in rows)
 
 
@@ -393,6 +490,7 @@ def test_no_such_hint(folder):
     ("body", "words"),
     [
         (["return 1 / 0"], "gelu_backward raises ZeroDivisionError"),
+        (["raise SystemExit(0)"], "gelu_backward raises SystemExit: 0"),
         (["return dy @ dy @ dy"], "gelu_backward raises ValueError"),
         (["return np.nonesuch(dy)"], "gelu_backward raises AttributeError"),
         (["return dy, dy"], "gelu_backward returned 2 gradients for 1: dx"),
@@ -435,6 +533,7 @@ def test_failure_shows_table_diagnosis_and_the_way_on(folder, capsys):
         ("x = 1", "does not say which exercise it is"),
         ('EXERCISE = "gleu"', "there is no such exercise: embedding"),
         ("def f(:", "cannot be imported: SyntaxError"),
+        ('EXERCISE = "gelu"\nraise SystemExit(0)', "my_other.py:2 cannot be imported: SystemExit: 0"),
     ],
 )
 def test_a_file_that_is_no_exercise(folder, text, words):
@@ -455,6 +554,44 @@ def test_a_missing_function(folder, capsys):
 def test_a_solved_file_passes_the_checker_s_own_command(folder, capsys):
     path = write(folder, "layernorm", solved("layernorm"))
     assert command([f"{path}:layernorm"]) == 0
+
+
+def test_what_leaves_python_when_it_is_timed(folder, capsys):
+    large = "    if x.size > 1000:\n        raise SystemExit(0)\n"
+    text = solved("gelu").replace("    x, t = cache\n", f"    x, t = cache\n{large}")
+    assert exercises.check(write(folder, "gelu", text)) == 0
+    assert "gelu_backward raises SystemExit: 0" in " ".join(capsys.readouterr().out.split())
+
+
+def test_ctrl_c_still_ends(folder):
+    with pytest.raises(KeyboardInterrupt):
+        checked(answered(folder, "gelu", ["raise KeyboardInterrupt"]))
+
+
+def test_one_slow_run_is_enough(monkeypatch):
+    ticks = iter(np.arange(0, 1000, 50))
+    monkeypatch.setattr("numpy_gpt.exercises.command.time.perf_counter", lambda: next(ticks))
+    monkeypatch.setattr("numpy_gpt.exercises.command.SECONDS", 1.0)
+    calls = []
+    told = speed(Contest(lambda: calls.append("theirs"), lambda: calls.append("ours"), "x (2,)"))
+    assert calls == ["theirs", "ours"]
+    assert "(one run each at x (2,))" in told
+
+
+@pytest.mark.parametrize(("slow", "at"), [(True, "x (2, 32, 128)"), (False, "x (4, 128, 256)")])
+def test_what_is_slow_is_timed_at_a_small_size(folder, capsys, monkeypatch, slow, at):
+    monkeypatch.setattr("numpy_gpt.exercises.command.SECONDS", 1.0)
+    monkeypatch.setattr("numpy_gpt.exercises.command.seconds_of", lambda function: 10.0 if slow else 1e-3)
+    assert exercises.check(write(folder, "gelu", solved("gelu"))) == 0
+    assert f"at {at}, float32" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_a_brief_contest_is_smaller(folder, name):
+    module = load(write(folder, name, solved(name)))
+    brief = EXERCISES[name].contest(module, brief=True)
+    brief.theirs()
+    assert brief.at != EXERCISES[name].contest(module).at
 
 
 def test_speed_takes_turns(monkeypatch):

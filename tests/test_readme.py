@@ -14,7 +14,7 @@ from numpy_gpt.labs import LABS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-MAP = re.findall(r"^\| ((?:§|Token).*?) \| `(.*?)` \| (.*?) \| (.*?) ?\| (.*?) ?\|$", README, re.MULTILINE)
+MAP = re.findall(r"^\| ((?:§|Token|Beside).*?) \| `(.*?)` \| (.*?) \| (.*?) ?\| (.*?) ?\|$", README, re.MULTILINE)
 
 
 def test_map_covers_every_section_with_code_and_every_op():

@@ -22,7 +22,8 @@ from .stub import imports, in_numpy, page, unwritten
 
 SHAPES = {"W_te": (5, 4), "block.0.W_1": (4, 16), "block.0.b_1": (16,), "ln_f.gamma": (4,), "ln_f.beta": (4,)}
 LR, BETAS, EPS, WEIGHT_DECAY = 0.02, (0.8, 0.97), 1e-3, 0.3  # each shows in the result
-LRS = (None, 0.01, None, 0.05)  # what each update is given: None is the optimiser's own
+LRS = (None, 0.01, None, 0.0, 0.05)  # what each update is given: None is the optimiser's own
+SCALES = (1.0, 0.5, 1.5, 1.0, 0.25)
 
 
 class AdamWExercise(Exercise):
@@ -41,7 +42,7 @@ class AdamWExercise(Exercise):
         update = unwritten(AdamW.update, self.function, self.shapes)
         update = textwrap.indent(update, "    ")
         imported = imports(given + update, optim, {"AdamW"})
-        return page(self.name, self.section, "AdamW's update", self.function, imported, given + update)
+        return page(self.name, self.place, "AdamW's update", self.function, imported, given + update)
 
     def check(self, module: ModuleType, seed: int = 0) -> Report:
         """Do a few updates in float64 with the student's optimiser and with the textbook's."""
@@ -51,16 +52,18 @@ class AdamWExercise(Exercise):
         given = [grads.flat.copy() for grads in gradients]
         with rehearsal(module, self.function):
             optimiser = part(module, "AdamW")(params, LR, BETAS, EPS, WEIGHT_DECAY)
-            for grads, lr in zip(gradients, LRS):
-                optimiser.update(grads, lr)
+            for grads, lr, scale in zip(gradients, LRS, SCALES):
+                optimiser.update(grads, lr, scale)
             expected = textbook(theta, given, matrix)
             lines = [same(name, params[name], value) for name, value in named(expected.theta).items()]
             lines += [same("m", optimiser.m.flat, expected.m), same("v", optimiser.v.flat, expected.v)]
+            rebound = [name for name in ("params", "m", "v") if not one_storage(getattr(optimiser, name))]
             counted = [] if optimiser.t == len(LRS) else [f"after {len(LRS)} updates self.t is {optimiser.t}"]
         wrote = any((grads.flat != before).any() for grads, before in zip(gradients, given))
         lines += [
             fact("updates counted", counted),
             fact("gradients unmodified", ["update wrote into grads"] if wrote else []),
+            fact("one storage", [f"self.{name}.flat is a new array: write into the old one" for name in rebound]),
         ]
         if any(line.verdict is Verdict.WRONG for line in lines):
             diagnosis = diagnose(params.flat, theta, given, matrix)
@@ -70,8 +73,8 @@ class AdamWExercise(Exercise):
             line.target, line.seed = self.name, seed
         return Report(lines, seed=seed, seconds=time.perf_counter() - start)
 
-    def contest(self, module: ModuleType) -> Contest:
-        config = Config.preset("char")
+    def contest(self, module: ModuleType, brief: bool = False) -> Contest:
+        config = Config.preset("tiny" if brief else "char")
         grads, params, own = (Parameters(config.parameter_shapes()) for _ in range(3))
         grads.flat[:] = np.random.default_rng(0).standard_normal(grads.flat.size, np.float32)
         theirs, ours = part(module, "AdamW")(params), AdamW(own)
@@ -84,6 +87,11 @@ def drawn(seed: int) -> Parameters:
     params = Parameters(SHAPES, "float64")
     params.flat[:] = np.random.default_rng(seed).standard_normal(params.flat.size)
     return params
+
+
+def one_storage(params: Parameters) -> bool:
+    """Return whether what Parameters hold by name still lies in their flat vector."""
+    return all(np.shares_memory(value, params.flat) for value in params.values())
 
 
 def named(flat: np.ndarray) -> dict[str, np.ndarray]:
@@ -129,6 +137,9 @@ MISTAKES = {
     "v of g": "v is the mean of g², not of g",
     "betas swapped": "β1 and β2 have changed places: β1 is m's",
     "lr ignored": "the lr that update is given counts in place of self.lr",
+    "lr 0 ignored": "an lr of 0 counts as none given: ask whether it is None",
+    "scale ignored": "the gradient is scale · grads, for v as for m: the scale is left out",
+    "scale in m only": "v takes the gradients without their scale: g is scale · grads in both",
     "uphill": "the sign of the step is flipped: θ moves against the gradient",
 }
 
@@ -153,11 +164,13 @@ def textbook(theta: np.ndarray, gradients: list[np.ndarray], matrix: np.ndarray,
     others = {"decay all": matrix | True, "decay none": matrix & False, "decay vectors": ~matrix}
     decayed = others.get(mistake, matrix)
     m, v = np.zeros_like(theta), np.zeros_like(theta)
-    for t, (g, lr) in enumerate(zip(gradients, LRS), start=1):
-        lr = LR if lr is None or mistake == "lr ignored" else lr
+    for t, (g, lr, scale) in enumerate(zip(gradients, LRS, SCALES), start=1):
+        lr = LR if lr is None or mistake == "lr ignored" or (mistake == "lr 0 ignored" and not lr) else lr
+        unscaled, g = g, g if mistake == "scale ignored" else scale * g
         if mistake == "coupled":
             g = g + WEIGHT_DECAY * np.where(decayed, theta, 0)
         m = beta1 * m + (1 if mistake == "m sums" else 1 - beta1) * g
+        g = unscaled if mistake == "scale in m only" else g
         v = beta2 * v + (1 if mistake == "v sums" else 1 - beta2) * (g if mistake == "v of g" else g**2)
         t = {"t ahead": t + 1, "t fixed": 1}.get(mistake, t)
         m_hat = m if mistake in ("m uncorrected", "uncorrected") else m / (1 - beta1**t)

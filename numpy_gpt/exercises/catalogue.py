@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .adamw import AdamWExercise
-from .exercise import Exercise
+from .exercise import BESIDE, Exercise
 from .op import BlockExercise, OpExercise
 from .tied_head import TiedHeadExercise
 
@@ -215,17 +215,17 @@ ALL: list[Exercise] = [
     ),
     AdamWExercise(
         "adamw",
-        "§6",
-        "One update, in place: self.params, self.m, self.v and self.t as the class says above. lr counts in place of\n"
-        "self.lr if given. grads is not written into. Of Parameters p, p.flat (N,) is every number, p.matrices and\n"
-        "p.vectors are its two parts.",
+        BESIDE,
+        "One update, in place: self.params, self.m, self.v and self.t as the class says above. The gradient g is\n"
+        "scale · grads; grads itself is not written into. lr counts in place of self.lr unless it is None.\n"
+        "Of Parameters p, p.flat (N,) is every number, p.matrices and p.vectors are its two parts.",
         (
             "Four lines, each on whole flat vectors (N,): m, v, the decay, the step. "
             "Count first: self.t is 1 in the first update. Which part of self.params is decayed?",
             "m and v start at 0 and are too small by 1 − β1ᵗ and 1 − β2ᵗ: divide, but keep m and v themselves as they "
             "are. The decay shrinks self.params.matrices alone, by 1 − lr·λ, before the step. ε stands outside "
             "the root.",
-            "m = self.m.flat; m *= beta1; m += (1 - beta1) * g, with g = grads.flat; the same for v with g * g. "
+            "g = scale * grads.flat; m = self.m.flat; m *= beta1; m += (1 - beta1) * g; the same for v with g * g. "
             "self.params.matrices *= 1 - lr * self.weight_decay. "
             "self.params.flat -= lr * m_hat / (np.sqrt(v_hat) + self.eps).",
         ),

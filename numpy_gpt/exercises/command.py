@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..gradcheck.command import load
 from ..terminal import new_console
 from .catalogue import EXERCISES, exercise
-from .exercise import Contest, Exercise, NotYet
+from .exercise import Contest, Exercise, NotYet, rehearsal
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 MARKER = re.compile(r"^EXERCISE = [\"'](\w+)[\"']", re.MULTILINE)
 SECONDS, MOST_RUNS = 1.0, 31  # what timing may cost
+GROWTH = 32  # a full contest takes up to so many times as long as a brief one
 
 
 def list_exercises() -> int:
@@ -39,7 +41,7 @@ def list_exercises() -> int:
 def files_here(folder: Path) -> dict[str, list[str]]:
     """Return the names of the files of each exercise in folder."""
     here: dict[str, list[str]] = {}
-    for path in sorted(folder.glob("*.py")):
+    for path in sorted(path for path in folder.glob("*.py") if path.is_file()):
         found = MARKER.search(path.read_text(encoding="utf-8", errors="replace"))
         if found:
             here.setdefault(found[1], []).append(path.name)
@@ -58,7 +60,7 @@ def start(name: str, out: str | Path | None = None) -> int:
     except OSError as error:
         raise ValueError(f"cannot write {path}: {error.strerror}") from error
     console = new_console(markup=True)
-    say(console, f"Wrote {path}. Write {item.function} in it, lesson {item.section}, then:")
+    say(console, f"Wrote {path}. Write {item.function} in it, {item.place}, then:")
     say(console, f"    numpy-gpt exercise check {path}")
     return 0
 
@@ -87,7 +89,7 @@ def check(file: str | Path, hint: int = 0) -> int:
         show(report, console)
         if report.ok:
             say(console, f"{item.function} is right.", "bold green")
-            say(console, speed(item.contest(module)))
+            say(console, told_speed(item, module))
             return 0
     show_hints(console, item, hint, file)
     return 1
@@ -113,20 +115,36 @@ def show_hints(console: Console, item: Exercise, hint: int, file: str | Path) ->
         say(console, f"\nThe answer stands in {item.answer.replace('.', '/')}.py.")
 
 
+def told_speed(item: Exercise, module: ModuleType) -> str:
+    """Return how fast the student's function is, or why it cannot be told."""
+    try:
+        with rehearsal(module, item.function):
+            brief = item.contest(module, brief=True)
+            small = seconds_of(brief.theirs) > SECONDS / GROWTH  # loops in Python: at full size they would take minutes
+            return speed(brief if small else item.contest(module))
+    except NotYet as reason:
+        return f"How fast it is cannot be told: at the size that is timed, {reason}."
+
+
 def speed(contest: Contest) -> str:
-    """Return how fast the student's function is against ours: medians of runs that take turns."""
+    """Return how fast the student's function is against ours: medians of runs that take turns, while there is time."""
     times: tuple[list[float], list[float]] = ([], [])
     end = time.perf_counter() + SECONDS
-    while len(times[0]) < MOST_RUNS and (len(times[0]) < 3 or time.perf_counter() < end):
+    while len(times[0]) < MOST_RUNS and (not times[0] or time.perf_counter() < end):
         for function, taken in zip((contest.theirs, contest.ours), times):
-            begin = time.perf_counter()
-            function()
-            taken.append(time.perf_counter() - begin)
+            taken.append(seconds_of(function))
     theirs, ours = (1000 * median(taken) for taken in times)
+    runs = f"medians of {len(times[0])} alternating runs" if len(times[0]) > 1 else "one run each"
     return (
         f"It takes {theirs / ours:.2f} times as long as ours: {theirs:.3g} ms against {ours:.3g} ms "
-        f"(medians of {len(times[0])} alternating runs at {contest.at})."
+        f"({runs} at {contest.at})."
     )
+
+
+def seconds_of(function: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    function()
+    return time.perf_counter() - begin
 
 
 def say(console: Console, text: str, style: str = "") -> None:

@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..gradcheck import Report
+from ..gradcheck.problem import FAILURES
 from ..gradcheck.trees import flatten
+
+BESIDE = "beside the lesson"  # the section of what the lesson has no section for
 
 
 class NotYet(Exception):
@@ -34,7 +37,7 @@ class Exercise(ABC):
     """One function to write.
 
     name      also the stub's: NAME.py
-    section   of the lesson
+    section   of the lesson, or BESIDE
     shapes    what the function takes and returns, for its docstring
     hints     three, from a nudge to nearly the answer
     """
@@ -43,6 +46,11 @@ class Exercise(ABC):
     section: str
     shapes: str
     hints: tuple[str, str, str]
+
+    @property
+    def place(self) -> str:
+        """Where the exercise stands: "lesson §4"."""
+        return self.section if self.section == BESIDE else f"lesson {self.section}"
 
     @property
     @abstractmethod
@@ -63,8 +71,8 @@ class Exercise(ABC):
         """Check the student's module. Raises NotYet."""
 
     @abstractmethod
-    def contest(self, module: ModuleType) -> Contest:
-        """Return the student's function and ours at a size worth timing."""
+    def contest(self, module: ModuleType, brief: bool = False) -> Contest:
+        """Return the student's function and ours at a size worth timing or, brief, at about a thirtieth of it."""
 
 
 def part(module: ModuleType, name: str) -> Any:
@@ -82,7 +90,7 @@ def rehearsal(module: ModuleType, function: str) -> Iterator[None]:
             yield
     except NotImplementedError as error:
         raise NotYet(f"{function} is not written yet") from error
-    except Exception as error:  # a student's code may raise anything
+    except FAILURES as error:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == module.__file__]
         if not frames:  # not the student's own: what it returned could not be used
             raise NotYet(str(error)) from error

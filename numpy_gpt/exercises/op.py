@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -14,12 +14,12 @@ import numpy as np
 from .. import ops
 from ..config import Config
 from ..gradcheck import Report
-from ..gradcheck.cases import CASES, Case, Sizes, case
-from ..gradcheck.check import run
+from ..gradcheck.cases import CASES, Case, Sizes, case, more_cases
 from ..gradcheck.invariants import causal, key_bias_zero
 from ..gradcheck.models import SMALL, randomise
 from ..gradcheck.problem import is_floating
 from ..gradcheck.report import merge
+from ..gradcheck.suite import check_cases
 from ..gradcheck.trees import map_leaves
 from ..model import Model, block_backward, block_forward
 from .exercise import Contest, Exercise, part, rehearsal, same_forward
@@ -27,6 +27,12 @@ from .stub import equation, imports, in_numpy, names_in, page, source_of, unwrit
 
 Pair = tuple[Callable, Callable]
 TIMED = Sizes(B=(4,), T=128, h=4, d_head=64, V=512)
+BRIEF = Sizes(B=(2,), T=32, h=2, d_head=64, V=256)
+BLOCKS = (
+    (SMALL, (2, 5)),
+    (Config(V=1, T_max=3, d=4, h=1, L=1), (1, 3)),
+    (Config(V=1, T_max=1, d=4, h=2, L=1), (3, 1)),
+)
 
 
 @dataclass(frozen=True)
@@ -63,36 +69,37 @@ class OpExercise(Exercise):
         imported = imports("\n".join([*code, *sorted(tools)]), module, own)
         title = f"The backward of {self.name}"
         return page(
-            self.name, self.section, title, self.function, imported, *code, unwritten(backward, self.function, doc)
+            self.name, self.place, title, self.function, imported, *code, unwritten(backward, self.function, doc)
         )
 
     def student_pair(self, module: ModuleType) -> Pair:
         """Return the student's forward and backward. Raises NotYet."""
         return part(module, f"{self.name}_forward"), part(module, self.function)
 
-    def case_at(self, name: str, pair: Pair, seed: int) -> Case:
-        """Return one of the checker's cases, with another pair in its place."""
-        ours = case(name, seed)
-        return Case(pair[0], pair[1], ours.inputs, ours.names, ours.kwargs, ours.invariants, ours.leading, ours.zero)
+    def cases_at(self, name: str, pair: Pair, seed: int) -> list[Case]:
+        """Return one of the checker's cases and its like at other sizes, with another pair in its place."""
+        forward, backward = pair
+        ours = [case(name, seed), *more_cases(name, seed)]
+        return [replace(found, forward=forward, backward=backward) for found in ours]
 
     def check(self, module: ModuleType, seed: int = 0) -> Report:
         """Check every case in turn, up to the first that fails."""
         reports: list[Report] = []
         for name in self.cases or (self.name,):
-            found = self.case_at(name, self.student_pair(module), seed)
-            problem = found.problem(seed, target=name)
+            cases = self.cases_at(name, self.student_pair(module), seed)
+            problem = cases[0].problem(seed)
             with rehearsal(module, self.function):
                 out, cache = problem.call()
                 problem.gradients(problem.upstream(out), cache)
-            ours = self.case_at(name, self.pair, seed).problem(seed)
+            ours = self.cases_at(name, self.pair, seed)[0].problem(seed)
             same_forward(out, ours.call()[0], f"{self.name}_forward")
-            reports.append(run(problem, found.invariants))
+            reports.append(check_cases(name, cases, seed))
             if not reports[-1].ok:
                 return reports[-1]
         return merge(reports, seed)
 
-    def contest(self, module: ModuleType) -> Contest:
-        sized = CASES[(self.cases or (self.name,))[0]](np.random.default_rng(0), TIMED)
+    def contest(self, module: ModuleType, brief: bool = False) -> Contest:
+        sized = CASES[(self.cases or (self.name,))[0]](np.random.default_rng(0), BRIEF if brief else TIMED)
         return duel(self.student_pair(module), self.pair, sized.inputs, sized.names, sized.kwargs)
 
 
@@ -116,19 +123,23 @@ class BlockExercise(OpExercise):
     def pair(self) -> Pair:
         return block_forward, block_backward
 
-    def case_at(self, name: str, pair: Pair, seed: int) -> Case:
-        x, params = block_inputs(SMALL, (2, 5), seed)
-        forward, backward = on_arrays(*pair, tuple(params), SMALL)
-        names = ("x", *params)
-        invariants = [causal("x"), key_bias_zero()]
-        return Case(forward, backward, (x, *params.values()), names, invariants=invariants, leading=("x",))
+    def cases_at(self, name: str, pair: Pair, seed: int) -> list[Case]:
+        return [block_case(pair, config, leading, seed) for config, leading in BLOCKS]
 
-    def contest(self, module: ModuleType) -> Contest:
-        config = Config(V=1, T_max=1, d=128, h=4, L=1)
-        x, params = block_inputs(config, (4, 64), seed=0)
+    def contest(self, module: ModuleType, brief: bool = False) -> Contest:
+        config = Config(V=1, T_max=1, d=32 if brief else 128, h=4, L=1)
+        x, params = block_inputs(config, (2, 64) if brief else (4, 64), seed=0)
         theirs = on_arrays(*self.student_pair(module), tuple(params), config)
         ours = on_arrays(*self.pair, tuple(params), config)
         return duel(theirs, ours, (x, *params.values()), ("x",), {})
+
+
+def block_case(pair: Pair, config: Config, leading: tuple[int, int], seed: int) -> Case:
+    """Return a block's pair at x (*leading, d)."""
+    x, params = block_inputs(config, leading, seed)
+    forward, backward = on_arrays(*pair, tuple(params), config)
+    invariants = [causal("x"), key_bias_zero()]
+    return Case(forward, backward, (x, *params.values()), ("x", *params), invariants=invariants, leading=("x",))
 
 
 def block_inputs(config: Config, leading: tuple[int, int], seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:

@@ -90,10 +90,10 @@ def from_import(home: str, names: list[str]) -> str:
     return line if len(line) <= 120 else f"from {home} import (\n{''.join(f'    {name},{chr(10)}' for name in names)})"
 
 
-def page(name: str, section: str, title: str, function: str, imported: str, *code: str) -> str:
+def page(name: str, place: str, title: str, function: str, imported: str, *code: str) -> str:
     """Return the whole file."""
     array = "\nArray = np.ndarray" if "Array" in "".join(code) else ""
-    opening = f'''"""{title} (lesson {section}).
+    opening = f'''"""{title} ({place}).
 
 Write {function}, below: it says what it takes and what it returns. Then
 

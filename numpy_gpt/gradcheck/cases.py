@@ -55,7 +55,10 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Case:
-    """An op at one point: a pair, its inputs, and what is known about it."""
+    """An op at one point: a pair, its inputs, and what is known about it.
+
+    special  what is special about the inputs, in a few words
+    """
 
     forward: Forward
     backward: Backward
@@ -66,6 +69,7 @@ class Case:
     leading: tuple[str, ...] = ()
     zero: tuple[str, ...] = ()
     directions: int = 0
+    special: str = ""
 
     def problem(self, seed: int, target: str = "", reproduce: str = "", pair: tuple | None = None) -> Problem:
         """Return the Problem of this case, with another pair forward/backward in its place if given."""
@@ -103,7 +107,9 @@ def linear(rng: Rng, s: Sizes) -> Case:
 
 def embedding(rng: Rng, s: Sizes, backward: Backward = ops.embedding_backward) -> Case:
     idx = rng.integers(0, s.V, (*s.B, s.T))
-    idx.reshape(-1)[-1] = idx.reshape(-1)[0]  # an id that stands in two places
+    ids = idx.reshape(-1)
+    ids[:2] = [s.V - 1, 0][: ids.size]  # the last row and the first are never left out
+    ids[-1] = ids[ids.size // 2]  # an id that stands in two places
     inputs = (idx, rng.standard_normal((s.V, s.d)), rng.standard_normal((s.T + 1, s.d)))
     return Case(
         ops.embedding_forward,
@@ -234,6 +240,50 @@ def cross_entropy(rng: Rng, s: Sizes) -> Case:
     )
 
 
+# Inputs at which only some faults show.
+
+
+def gelu_far(rng: Rng, s: Sizes, exact: bool = False) -> Case:
+    """Far out the derivative is 0 or 1, and exp overflows."""
+    x = np.array([[-100, -30, -12, -7, -1], [0.5, 7, 12, 30, 100]])
+    return replace(gelu(rng, s, exact), inputs=(x,), special="|x| up to 100")
+
+
+def layernorm_constant(rng: Rng, s: Sizes) -> Case:
+    """A row of equal numbers has no variance: ε alone stands below the root."""
+    found = layernorm(rng, s)
+    found.inputs[0][0, 0] = 1.5
+    return replace(found, invariants=(), special="a row of equal numbers")
+
+
+def softmax_far(rng: Rng, s: Sizes, masked: bool = False) -> Case:
+    """Scores whose exp overflows: only what is less than the largest counts."""
+    found = softmax(rng, s, masked)
+    return replace(found, inputs=(found.inputs[0] + 800, *found.inputs[1:]), special="scores near 800")
+
+
+def cross_entropy_none(rng: Rng, s: Sizes) -> Case:
+    """No target is counted: loss and gradient are 0."""
+    found = cross_entropy(rng, s)
+    logits, targets = found.inputs
+    ignored = np.full_like(targets, ops.IGNORE_INDEX)
+    return replace(found, inputs=(logits, ignored), zero=("logits",), special="no target that is counted")
+
+
+CORNERS: dict[str, Callable[[Rng, Sizes], Case]] = {
+    "gelu": gelu_far,
+    "gelu_exact": partial(gelu_far, exact=True),
+    "layernorm": layernorm_constant,
+    "softmax": softmax_far,
+    "softmax_masked": partial(softmax_far, masked=True),
+    "cross_entropy": cross_entropy_none,
+}
+OTHER_SIZES = (  # every side is 1 once, and none is what it is by default
+    Sizes(B=(), T=3, h=1, d_head=5, V=9),
+    Sizes(B=(3,), T=1, h=2, d_head=3, V=5),
+    Sizes(B=(2, 1), T=1, h=1, d_head=2, V=4),
+    Sizes(B=(1, 3), T=2, h=2, d_head=1, V=1),
+)
 CASES: dict[str, Callable[[Rng, Sizes], Case]] = {
     "embedding": embedding,
     "embedding_rows": partial(embedding, backward=in_place(embedding_rows_backward)),
@@ -318,6 +368,13 @@ def case(name: str, seed: int = 0) -> Case:
     if name not in CASES:
         raise ValueError(f"no op called {name!r}; there are {', '.join((*CASES, *LARGE))}")
     return CASES[name](rng, Sizes())
+
+
+def more_cases(name: str, seed: int = 0) -> list[Case]:
+    """Return our op called name where a pair that is right at the standard sizes can still be wrong."""
+    rng = np.random.default_rng([seed, 1])
+    corners = [CORNERS[name](rng, Sizes())] if name in CORNERS else []
+    return corners + [CASES[name](rng, sizes) for sizes in OTHER_SIZES]
 
 
 def random_case(name: str, seed: int) -> Case:

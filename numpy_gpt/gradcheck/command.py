@@ -6,7 +6,8 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from ..terminal import new_console
-from .cases import CASES, case
+from .cases import CASES, case, more_cases
 from .check import run
-from .problem import prepare
+from .problem import FAILURES, prepare
 from .report import Report, merge
-from .suite import TARGETS, fuzz, suite
+from .suite import TARGETS, check_cases, fuzz, suite
 
 
 def command(
@@ -33,7 +34,7 @@ def command(
     targets  names of ours ("gelu", "model", ...; none: all ops and small models; "gpt2" and other
              presets: random directions of the whole gradient), or FILE.py:NAME: the pair
              NAME_forward, NAME_backward of that file, at the inputs that its NAME_inputs(rng)
-             returns or, where NAME is one of ours, at ours
+             returns or, where NAME is one of ours, at ours, of other sizes too
     json     print JSON in place of the table
     html     also write the report to this file
     fuzz     check ops at this many random shapes and seeds in place of the standard ones
@@ -46,7 +47,8 @@ def command(
     try:
         if html is not None and not Path(html).absolute().parent.is_dir():
             raise Mistake(f"cannot write {html}: there is no folder {Path(html).parent}")
-        report = collect(targets, seed, fuzz, console if terminal and not json else None)
+        with redirect_stdout(sys.stderr) if json else nullcontext():  # a student's own prints are no JSON
+            report = collect(targets, seed, fuzz, console if terminal and not json else None)
         if html is not None:
             write(Path(html), page(report))
     except Mistake as mistake:
@@ -116,8 +118,10 @@ def check_file(target: str, seed: int) -> Report:
     if hasattr(module, f"{name}_inputs"):
         return run(prepare(*pair, own_inputs(module, name, seed), seed=seed, target=name, reproduce=reproduce))
     if name in CASES:
-        ours = case(name, seed)
-        return run(ours.problem(seed, target=name, reproduce=reproduce, pair=pair), ours.invariants)
+        forward, backward = pair
+        ours = (case(name, seed), *more_cases(name, seed))
+        cases = [replace(found, forward=forward, backward=backward) for found in ours]
+        return check_cases(name, cases, seed, reproduce)
     raise Mistake(
         f"{name} is none of our ops, so {path_text} must say at which inputs to check it: "
         f"def {name}_inputs(rng): return rng.standard_normal((2, 3, 4)),"
@@ -128,7 +132,7 @@ def own_inputs(module: ModuleType, name: str, seed: int) -> tuple:
     """Return what NAME_inputs(rng) gives, as a tuple. Raises Mistake."""
     try:
         inputs = getattr(module, f"{name}_inputs")(np.random.default_rng(seed))
-    except Exception as error:  # a stranger's code may raise anything
+    except FAILURES as error:
         raise Mistake(f"{name}_inputs(rng) raises {type(error).__name__}: {error}") from error
     return tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
 
@@ -144,14 +148,14 @@ def load(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.resolve().parent))  # the file's own neighbours can be imported
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # a stranger's code may raise anything
+    except FAILURES as error:
         raise Mistake(f"{path}:{line_of(error, path)} cannot be imported: {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(str(path.resolve().parent))
     return module
 
 
-def line_of(error: Exception, path: Path) -> int:
+def line_of(error: BaseException, path: Path) -> int:
     """Return the line of the file at path from which the error came; 1 where it tells none."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return error.lineno or 1

@@ -105,6 +105,8 @@ def explain(
     """Return the sentence that goes with a verdict."""
     many = f"{number} of {analytic.size} elements"
     if verdict is Verdict.WRONG:
+        if not np.isfinite(analytic[index]) and not np.isfinite(numeric.value[index]):
+            return f"the forward is not finite around here, and the backward gives {analytic[index]}; {many} are wrong"
         if not np.isfinite(analytic[index]):
             return f"the backward gives {analytic[index]}; {many} are wrong"
         return f"{many} are further off than the error explains"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,23 +12,27 @@ from typing import Any
 import numpy as np
 
 from .compare import near
-from .problem import Problem, is_floating
+from .problem import FAILURES, Problem, is_floating, largest
 from .report import Line, Verdict
 from .trees import changed, digests, flatten, leaves, map_leaves
 
+SMALLER = 0.75
+REFUSED = "the forward does not take the other inputs that were tried"
+EPS_32 = float(np.finfo(np.float32).eps)
+COARSE = 1e-3  # of a gradient's size: float32 mostly keeps 1e-6
+FAINT = 0.1  # of the upstream
+CONDITION = 30  # times what a last bit of every input changes
 ROUNDING = 1e-12  # of the largest magnitude: another layout or rank may add up in another order
 
 
-def check_contract(problem: Problem) -> list[Line]:
-    """Return one line a clause."""
-    return [
-        *purity(problem),
-        quiet(problem),
-        interleaved(problem),
-        memory_layouts(problem),
-        dtypes(problem),
-        *([ranks(problem)] if problem.leading else []),
-    ]
+def clauses(problem: Problem) -> list[Callable[[Problem], list[Line]]]:
+    """Return the contract's clauses, each to be asked by itself: where one raises, the others still have their say."""
+    singles = [quiet, interleaved, memory_layouts, dtypes, float32_values, *([ranks] if problem.leading else [])]
+    return [purity, *(in_a_list(clause) for clause in singles)]
+
+
+def in_a_list(clause: Callable[[Problem], Line]) -> Callable[[Problem], list[Line]]:
+    return lambda problem: [clause(problem)]
 
 
 def fact(check: str, faults: Sequence[str]) -> Line:
@@ -53,10 +58,8 @@ def purity(problem: Problem) -> list[Line]:
         for place, tree in (("dout", dout), ("cache", cache), ("out", out))
     }
     backward_wrote = changed(given, digests(named, "inputs"))
-    problem.gradients(problem.upstream(out, "other upstream"), cache)
-    reused = changed(bits, digests(grads, "grads"))
-    again = problem.gradients(problem.upstream(out), cache)
-    moved = changed(bits, digests(again, "grads"))
+    faults = [] if same_out else ["a second forward gives other bits"]
+    faults += second_backward(problem, out, cache, grads, bits)
     return [
         fact(
             "inputs unmodified",
@@ -65,13 +68,20 @@ def purity(problem: Problem) -> list[Line]:
         ),
         fact("upstream unmodified", [f"backward wrote into {place}" for place in wrote["dout"]]),
         fact("cache unmodified", [f"backward wrote into {place}" for place in wrote["cache"] + wrote["out"]]),
-        fact(
-            "same bits twice",
-            ([] if same_out else ["a second forward gives other bits"])
-            + [f"a second backward with the same cache gives other bits in {label(problem, place)}" for place in moved]
-            + [f"a second backward overwrites the first one's {label(problem, place)}" for place in reused],
-        ),
+        fact("same bits twice", faults),
     ]
+
+
+def second_backward(problem: Problem, out: Any, cache: Any, grads: list[Any], bits: dict[str, tuple]) -> list[str]:
+    """Say what a second backward with the same cache does otherwise than the first, or to its gradients."""
+    try:
+        problem.gradients(problem.upstream(out, "other upstream"), cache)
+        reused = changed(bits, digests(grads, "grads"))
+        moved = changed(bits, digests(problem.gradients(problem.upstream(out), cache), "grads"))
+    except FAILURES as error:
+        return [f"a second backward with the same cache raises {type(error).__name__}: {error}"]
+    faults = [f"a second backward with the same cache gives other bits in {label(problem, place)}" for place in moved]
+    return faults + [f"a second backward overwrites the first one's {label(problem, place)}" for place in reused]
 
 
 def quiet(problem: Problem) -> Line:
@@ -93,12 +103,15 @@ def label(problem: Problem, place: str) -> str:
 
 def interleaved(problem: Problem) -> Line:
     """forward(a), forward(b), backward(a) gives what forward(a), backward(a) gives: calls share nothing."""
+    other = others(problem)
+    if other is None:
+        return Line("", "interleaved calls", Verdict.SKIPPED, note=REFUSED)
     out, cache = problem.call()
     alone = digests(problem.gradients(problem.upstream(out), cache), "grads")
     bits = digests(out, "out")
 
     out, cache = problem.call()
-    other_out, other_cache = problem.call(others(problem))
+    other_out, other_cache = problem.call(other)
     shared = changed(bits, digests(out, "out"))
     problem.gradients(problem.upstream(other_out, "other upstream"), other_cache)
     after = digests(problem.gradients(problem.upstream(out), cache), "grads")
@@ -107,11 +120,38 @@ def interleaved(problem: Problem) -> Line:
     return fact("interleaved calls", faults)
 
 
-def others(problem: Problem) -> list[Any]:
-    """Return other inputs of the same shapes: new normal numbers, ids in reverse."""
+def others(problem: Problem) -> list[Any] | None:
+    """Return other inputs of the same shapes, or None where the forward takes none of those tried.
+
+    They are made of the given ones, so that what a forward may ask of its inputs, a sign or a sum
+    of 1, holds for them too: shuffled within the rows and smaller, shuffled, smaller. Ids are reversed.
+    """
     rng = problem.rng("other inputs")
-    fresh = [np.where(np.isfinite(x), rng.standard_normal(x.shape), x) if is_floating(x) else x for x in problem.inputs]
-    return [np.flip(x) if isinstance(x, np.ndarray) and x.dtype.kind in "iu" else x for x in fresh]
+    shuffled = [shuffle(x, rng) if isinstance(x, np.ndarray) else x for x in problem.inputs]
+    for inputs, size in ((shuffled, SMALLER), (shuffled, 1.0), (problem.inputs, SMALLER)):
+        found = [np.asarray(size * x) if is_floating(x) else x for x in inputs]
+        if all(np.array_equal(x, given) for x, given in zip(found, problem.inputs)):
+            continue
+        try:
+            y = problem.outputs(found)
+        except FAILURES:  # each forward refuses inputs in its own way
+            continue
+        if not np.isnan(y).any():
+            return found
+    return None
+
+
+def shuffle(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return x with each row in another order, ids in reverse, and a mask as it is."""
+    if is_floating(x) and x.ndim:
+        return rng.permuted(x, axis=-1)
+    return np.flip(x) if x.dtype.kind in "iu" else x
+
+
+def nudged(problem: Problem, size: float) -> list[Any]:
+    """Return the inputs, each number moved up or down by so small a part of itself."""
+    rng = problem.rng("nudge")
+    return [x * (1 + size * rng.choice([-1, 1], x.shape)) if is_floating(x) else x for x in problem.inputs]
 
 
 def strided(x: np.ndarray) -> np.ndarray:
@@ -139,28 +179,43 @@ LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def memory_layouts(problem: Problem) -> Line:
-    """The same numbers in another memory layout give the same results."""
-    faults = []
+    """The same numbers in another memory layout give the same results; what is refused in every layout is no fault."""
+    faults, rounding = [], rounding_of(problem)
     for layout, arrange in LAYOUTS.items():
         inputs = [arrange(x) if isinstance(x, np.ndarray) else x for x in problem.inputs]
-        plain = [np.array(x, order="C") if isinstance(x, np.ndarray) else x for x in inputs]
+        plain = [contiguous(arrange, x) if isinstance(x, np.ndarray) else x for x in problem.inputs]
         try:
-            out, cache = problem.call(inputs)
-            dout = map_leaves(arrange, problem.upstream(out))
-            dout_plain = map_leaves(lambda x: np.array(x, order="C"), dout)
-            grads = problem.gradients(dout, cache)
-        except Exception as error:  # a stranger's forward: what it raises is the finding
+            expected = once(problem, plain, partial(contiguous, arrange))
+        except FAILURES:  # a broadcast matrix is singular, for one: the numbers are refused, not their layout
+            continue
+        try:
+            found = once(problem, inputs, arrange)
+        except FAILURES as error:  # what it raises is the finding
             faults.append(f"{layout}: {type(error).__name__}: {error}")
             continue
-        out_plain, cache_plain = problem.call(plain)
-        grads_plain = problem.gradients(dout_plain, cache_plain)
         names = ["out", *(f"d{problem.names[number]}" for number in problem.differentiable)]
         faults += [
             f"{layout}: {name} is off by {worst:.2g}"
-            for name, x, expected in zip(names, [out, *grads], [out_plain, *grads_plain])
-            if (worst := distance(x, expected)) > ROUNDING
+            for name, x, same in zip(names, found, expected)
+            if (worst := distance(x, same)) > rounding
         ]
     return fact("memory layouts", faults)
+
+
+def contiguous(arrange: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
+    """Return the numbers that arrange makes of x, in C order."""
+    return np.array(arrange(x), order="C")
+
+
+def once(problem: Problem, inputs: Sequence[Any], arrange: Callable[[np.ndarray], np.ndarray]) -> list[Any]:
+    """Return the output and the gradients at inputs, the upstream arranged in a memory layout."""
+    out, cache = problem.call(inputs)
+    return [out, *problem.gradients(map_leaves(arrange, problem.upstream(out)), cache)]
+
+
+def rounding_of(problem: Problem) -> float:
+    """Return what another order of adding may change; where large inputs cancel, it changes more."""
+    return ROUNDING * largest(problem.inputs[number] for number in problem.differentiable)
 
 
 def distance(x: Any, expected: Any) -> float:
@@ -181,7 +236,7 @@ def dtypes(problem: Problem) -> Line:
         inputs = [x.astype(dtype) if is_floating(x) else x for x in problem.inputs]
         out, cache = problem.call(inputs)
         dout = map_leaves(partial(np.asarray, dtype=dtype), problem.upstream(out))
-        found = [("out" + place, y) for place, y in leaves(out)]
+        found = [("out" + place, y) for place, y in leaves(out) if y.dtype.kind not in "iub"]
         for number, grad in zip(problem.differentiable, problem.gradients(dout, cache)):
             name, x = f"d{problem.names[number]}", problem.inputs[number]
             if np.shape(grad) != x.shape:
@@ -191,17 +246,62 @@ def dtypes(problem: Problem) -> Line:
     return fact("dtype and shape", list(dict.fromkeys(faults)))
 
 
+def float32_values(problem: Problem) -> Line:
+    """float32 gives float64's gradients of the same numbers, but for rounding, and stays finite.
+
+    What rounding may do is seen in float64: the inputs are moved by a last bit of float32.
+    """
+    single = [x.astype(np.float32) if is_floating(x) else x for x in problem.inputs]
+    same = replace(problem, inputs=[x.astype(np.float64) if is_floating(x) else x for x in single])
+    out, cache = problem.call(single)
+    dout = map_leaves(partial(np.asarray, dtype=np.float32), problem.upstream(out))
+    if not np.isfinite(flatten(out)).all() or not same_but_for_rounding(problem, same):
+        return Line("", "float32 values", Verdict.SKIPPED, note="inputs or outputs lie beyond float32")
+    found = problem.gradients(dout, cache)
+    double = map_leaves(partial(np.asarray, dtype=np.float64), dout)
+    exact, moved = (same.gradients(double, same.call(inputs)[1]) for inputs in (None, nudged(same, EPS_32)))
+    faint = FAINT * float(np.abs(flatten(dout)).max(initial=0))
+    faults = []
+    for number, *grads in zip(problem.differentiable, found, exact, moved):
+        in_single, in_double, nearby = map(np.asarray, grads)
+        fault = float32_fault(in_single, in_double, nearby, faint)
+        faults += [f"d{problem.names[number]} {fault}"] if fault else []
+    return fact("float32 values", faults)
+
+
+def same_but_for_rounding(problem: Problem, other: Problem) -> bool:
+    """Return whether another problem's inputs are this one's, rounded to float32."""
+    pairs = zip(problem.inputs, other.inputs)
+    return all(np.allclose(x, rounded, rtol=EPS_32, atol=0) for x, rounded in pairs if is_floating(x))
+
+
+def float32_fault(found: np.ndarray, exact: np.ndarray, moved: np.ndarray, faint: float) -> str:
+    """Say how far a float32 gradient is from the exact one, if by more than rounding explains.
+
+    A gradient below faint may be what is left of larger numbers that cancel.
+    """
+    if found.shape != exact.shape or not np.isfinite(exact).all():
+        return ""
+    size = float(np.abs(exact).max(initial=0))
+    if not np.isfinite(found).all():
+        return "is not finite in float32" if size < np.finfo(np.float32).max else ""
+    error = float(np.abs(found - exact).max(initial=0))
+    moves = float(np.nan_to_num(np.abs(moved - exact), nan=np.inf).max(initial=0))
+    wrong = error > COARSE * max(size, faint) + CONDITION * moves
+    return f"is off by {error / max(size, faint):.2g} of its size in float32" if wrong else ""
+
+
 def ranks(problem: Problem) -> Line:
     """Leading axes of size 1 before the leading inputs change no number, only shapes."""
     out, cache = problem.call()
     dout = problem.upstream(out)
     grads = problem.gradients(dout, cache)
-    faults = []
+    faults, rounding = [], rounding_of(problem)
     for extra in (1, 2):
         index = (None,) * extra
         inputs = [x[index] if name in problem.leading else x for name, x in zip(problem.names, problem.inputs)]
         new_out, new_cache = problem.call(inputs)
-        if distance(new_out, out) > ROUNDING:
+        if distance(new_out, out) > rounding:
             faults.append(f"{extra} more axes of size 1 change out")
             continue
         new_dout = upstream_like(new_out, dout)
@@ -209,7 +309,7 @@ def ranks(problem: Problem) -> Line:
             name = f"d{problem.names[number]}"
             if np.shape(new) != inputs[number].shape:
                 faults.append(f"{extra} more axes of size 1: {name} has shape {np.shape(new)}")
-            elif distance(new, grad) > ROUNDING:
+            elif distance(new, grad) > rounding:
                 faults.append(f"{extra} more axes of size 1 change {name}")
     return fact("ranks", faults)
 

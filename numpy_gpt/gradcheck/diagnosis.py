@@ -39,6 +39,8 @@ from .terms import (
 if TYPE_CHECKING:
     from .check import Sides
 
+FEW_DIGITS = 1e-3  # of an element: what is further off is no matter of digits
+
 
 def diagnose(problem: Problem, sides: Sides, number: int, analytic: np.ndarray, numeric: Estimates) -> str:
     """Return the mistake that fits, in one sentence, or where the error lies."""
@@ -88,8 +90,14 @@ def wrong_shape(problem: Problem, sides: Sides, number: int, analytic: np.ndarra
 
 def simple(analytic: np.ndarray, right: np.ndarray) -> Iterator[str]:
     if close(analytic, right).all() and right.any():
-        size = float(np.abs(analytic - right).max() / np.abs(right).max())
-        yield f"right to {size:.1g} only: a constant with few digits, a wrong ε, or float32 inside?"
+        gap = np.abs(analytic - right)
+        worst = np.unravel_index(int(gap.argmax()), gap.shape)
+        if gap[worst] > FEW_DIGITS * np.abs(right[worst]):
+            share = gap[worst] / max(np.abs(right[worst]), 1e-300)
+            yield f"off by {share:.2g} of itself at {list(map(int, worst))}, which is small beside the largest element"
+        else:
+            size = float(gap.max() / np.abs(right).max())
+            yield f"right to {size:.1g} only: a constant with few digits, a wrong ε, or float32 inside?"
     if not analytic.any():
         yield "the gradient is 0 everywhere: is it ever written, or lost on the way?"
     if fits(-analytic, right):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def repeated_ids(problem: Problem, analytic: np.ndarray, right: np.ndarray) -> Iterator[str]:
-    """Only rows of ids that occur more than once are wrong: += lost all but one of them."""
+    """The rows of ids that occur more than once are wrong, and no others: += lost all but one of them."""
     if analytic.ndim < 2:
         return
     wrong = np.unique(np.nonzero(~close(analytic, right))[0])
@@ -26,7 +26,7 @@ def repeated_ids(problem: Problem, analytic: np.ndarray, right: np.ndarray) -> I
         if isinstance(x, np.ndarray) and x.dtype.kind in "iu" and x.size:
             ids, counts = np.unique(x, return_counts=True)
             repeated = ids[counts > 1]
-            if len(wrong) and set(wrong) <= set(repeated) and set(ids) - set(repeated):
+            if len(wrong) and set(wrong) == set(repeated) and set(ids) - set(repeated):
                 rows = ", ".join(map(str, wrong[:5]))
                 yield (
                     f"wrong only at ids that {name} repeats (rows {rows}): their gradients must add up; "

@@ -16,8 +16,9 @@ from ..config import Config
 from ..model import BLOCK, Model, next_ids
 from ..ops import embedding_forward
 from ..parameters import Parameters
-from .check import attempt, compare_direction, run
+from .check import attempt, run
 from .compare import near
+from .directions import compare_direction
 from .invariants import Invariant, key_bias_zero, same_gradients
 from .numeric import BASE_STEP, differences
 from .problem import Problem, prepare

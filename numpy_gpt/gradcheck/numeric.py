@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -9,11 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .problem import FAILURES
+
 EPS = float(np.finfo(np.float64).eps)
 BASE_STEP = (3 * EPS) ** (1 / 3)  # ≈ 8.7e-6: where truncation h²/6 and rounding ε/h are about equal
 QUICK = (1.0, 2.0)  # in base steps
 THOROUGH = tuple(2.0**k for k in range(-4, 8))
-OTHERS = tuple(1.3 * multiple for multiple in THOROUGH)
+OTHERS = 1.3
+MOST_OCTAVES = 20  # that steps shrink for a large number: the smallest still moves it by thousands of its roundings
 COMPLEX_STEP = 1e-20  # its square is nothing beside 1, and far from underflow
 MAX_REFINED = 64  # elements of one tensor that get the thorough steps, the most suspicious first
 ENOUGH = 4  # elements that a closer look finds far off: the tensor is wrong, and no other is looked at
@@ -104,8 +108,12 @@ def measured_rounding(D: Sequence[float], jump: Sequence[float], steps: Sequence
 def extrapolate(
     D: Sequence[float], rounding: Sequence[float], jump: Sequence[float]
 ) -> tuple[float, float, int, float]:
-    """Return the entry of Richardson's table with the least error, that error, its finest step, and its jump."""
-    best = (D[0], np.inf, 0, 0.0)
+    """Return the entry of Richardson's table with the least error, that error, its finest step, and its jump.
+
+    An entry of larger steps may sharpen one of smaller steps, but not contradict it: where a forward
+    turns many times within a step, its slopes all come close to 0.
+    """
+    entries = []
     row = list(D)
     for m in range(1, min(len(D), 4)):
         finer = row
@@ -113,15 +121,38 @@ def extrapolate(
         for k, value in enumerate(row):
             jumped = max(jump[k : k + m])
             error = max(abs(value - finer[k]), abs(value - finer[k + 1])) + rounding[k] + jumped
-            if error < best[1]:
-                best = (value, error, k, jumped)
+            entries.append((value, error, k, jumped))
+    best = (D[0], np.inf, 0, 0.0)
+    for entry in sorted(entries, key=lambda entry: entry[2]):
+        if entry[1] < best[1] and not abs(entry[0] - best[0]) > SAFETY * best[1]:
+            best = entry
     return best
 
 
+def thorough(size: float) -> Sequence[float]:
+    """Return the multiples of a step size that look closely, from what suits a number of 1 on.
+
+    The size grows with the number that is moved, but the length on which the forward bends need not:
+    sin(x) at 1e5 has a period of 6.
+    """
+    octaves = min(MOST_OCTAVES, max(0, math.ceil(math.log2(size / BASE_STEP))))
+    return [*(THOROUGH[0] / 2.0**k for k in range(octaves, 0, -1)), *THOROUGH]
+
+
+def step_sizes(x: np.ndarray) -> np.ndarray:
+    """Return the step for each element of x: (3ε)^⅓·max(1, |x[i]|), or less where the elements differ by less.
+
+    Rows of 1e6 ± 1 are in most forwards something plus or minus 1.
+    """
+    finite = x[np.isfinite(x)]
+    spread = np.ptp(finite) if finite.size > 1 else np.inf
+    return BASE_STEP * np.maximum(1, np.minimum(np.abs(x), spread))
+
+
 def element_slope(
-    f: Evaluate, x: np.ndarray, i: tuple, y: np.ndarray, u: np.ndarray, multiples: Sequence[float]
+    f: Evaluate, x: np.ndarray, i: tuple, y: np.ndarray, u: np.ndarray, size: float, multiples: Sequence[float]
 ) -> Slope:
-    """Return ∂⟨u, f⟩/∂x[i], with steps of (3ε)^⅓·max(1, |x[i]|) times multiples. x is moved, and put back.
+    """Return ∂⟨u, f⟩/∂x[i], with steps of size times multiples. x is moved, and put back.
 
     An element at ±∞ stays there under every finite step: its slope is 0.
     """
@@ -133,7 +164,6 @@ def element_slope(
         x[i] = here + t
         return f(), float(x[i] - here)
 
-    size = BASE_STEP * max(1.0, abs(float(here)))
     try:
         found = slope(walk, y, u, size, multiples)
     finally:
@@ -144,17 +174,17 @@ def element_slope(
 def differences(f: Evaluate, x: np.ndarray, y: np.ndarray, u: np.ndarray) -> Estimates:
     """Return ∂⟨u, f⟩/∂x for every element of x by two central differences and their extrapolation."""
     estimates = Estimates(*(np.zeros(x.shape, kind) for kind in (float, float, float, float, bool)))
+    sizes = step_sizes(x)
     for i in np.ndindex(x.shape):
-        store(estimates, i, element_slope(f, x, i, y, u, QUICK))
+        store(estimates, i, element_slope(f, x, i, y, u, float(sizes[i]), QUICK))
     return estimates
 
 
 def jacobian(f: Evaluate, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return ∂f/∂x, (outputs, elements of x), by one central difference each: good to about 1e-9."""
-    columns = np.zeros((y.size, x.size))
+    columns, sizes = np.zeros((y.size, x.size)), step_sizes(x)
     for k, i in enumerate(np.ndindex(x.shape)):
-        here = x[i].copy()
-        h = BASE_STEP * max(1.0, abs(float(here)))
+        here, h = x[i].copy(), float(sizes[i])
         if np.isfinite(here):
             x[i] = here + h
             up, h_up = f(), x[i] - here
@@ -175,15 +205,17 @@ def refine(
 ) -> None:
     """Do the elements of greatest doubt again, each twice; doubt of 1 or less is none.
 
-    Twelve step sizes, and twelve that share no power of two with them: where rounding moves in
-    stairs, one run's slopes can look perfect by chance, but the two then disagree.
+    Twelve step sizes, or more for a large number, and as many that share no power of two with them:
+    where rounding moves in stairs, one run's slopes can look perfect by chance, but the two then disagree.
     """
     order = np.argsort(-doubt, axis=None, kind="stable")[:MAX_REFINED]
     far_off = 0
-    for i in zip(*np.unravel_index(order, x.shape)):
+    for k in order:
+        i = np.unravel_index(int(k), x.shape)
         if doubt[i] <= 1 or far_off == ENOUGH:
             return
-        found = both(*(element_slope(f, x, i, y, u, steps) for steps in (THOROUGH, OTHERS)))
+        size = BASE_STEP * max(1.0, abs(float(x[i])))
+        found = both(*(element_slope(f, x, i, y, u, size * shift, thorough(size)) for shift in (1, OTHERS)))
         store(estimates, i, found)
         gap = abs(analytic[i] - found.value)
         far_off += not found.kink and gap > SAFETY * found.error and gap > 1e-3 * abs(found.value)
@@ -200,8 +232,10 @@ def store(estimates: Estimates, i: tuple, found: Slope) -> None:
         array[i] = number
 
 
-def roughness(walk: Walk, y: np.ndarray, u: np.ndarray) -> float:
-    """Return how unevenly ⟨u, f⟩ moves along tiny even steps, as a share of its size: about 1e-16 in float64.
+def roughness(walk: Walk, y: np.ndarray, u: np.ndarray) -> tuple[float, float]:
+    """Return how unevenly ⟨u, f⟩ moves along tiny even steps, and how far along a step of 1, as shares of its size.
+
+    The first is about 1e-16 in float64, or what the inputs' own rounding moves.
 
     A forward that rounds to float32 inside stands still and jumps by 1e-7 of its size. The steps are
     such that each output would move by about one such jump. The third differences of a smooth f are
@@ -212,10 +246,10 @@ def roughness(walk: Walk, y: np.ndarray, u: np.ndarray) -> float:
     moved = float(u @ np.abs(walk(BASE_STEP)[0][finite] - y))
     size = float(u @ np.abs(y))
     if not moved > 0 or not size > 0:
-        return 0.0
+        return 0.0, 0.0
     step = float(np.clip(1e-7 * size / (moved / BASE_STEP), 3e-8, 1e-5))
     path = [float(u @ (walk(k * step)[0][finite] - y)) for k in range(16)]
-    return float(np.quantile(np.abs(np.diff(path, 3)), 0.7)) / size
+    return float(np.quantile(np.abs(np.diff(path, 3)), 0.7)) / size, moved / BASE_STEP / size
 
 
 def complex_step(f: Evaluate, x: np.ndarray, y: np.ndarray, u: np.ndarray) -> Estimates:
@@ -250,7 +284,7 @@ def evaluate_complex(f: Evaluate, y: np.ndarray) -> np.ndarray:
             warnings.simplefilter("ignore")
             warnings.simplefilter("error", np.exceptions.ComplexWarning)
             moved = f()
-    except Exception as error:  # whatever a stranger's forward raises: it does not take complex numbers
+    except FAILURES as error:  # whatever it raises: it does not take complex numbers
         raise NotAnalytic(f"the forward does not take complex numbers ({type(error).__name__}: {error})") from error
     if moved.dtype.kind != "c":
         raise NotAnalytic("the forward drops the imaginary part: its output is real where its input is complex")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from .trees import flatten, map_leaves
 
+FAILURES = (Exception, SystemExit)  # what a stranger's code may raise: exit() too, which must not end ours in success
 Forward = Callable[..., tuple[Any, Any]]
 Backward = Callable[..., Any]
 
@@ -66,12 +67,17 @@ class Problem:
         """Return the backward's gradients as a list, one for every differentiable input. Raises TypeError."""
         result = self.backward(upstream, cache)
         if isinstance(result, Mapping):
-            result = [result[self.names[number]] for number in self.differentiable]
+            names = [self.names[number] for number in self.differentiable]
+            missing = [name for name in names if name not in result]
+            if missing:
+                none, only = (", ".join(map(repr, keys)) for keys in (missing, result))
+                raise TypeError(f"{title(self.backward)} gives gradients by name, but none for {none}: only {only}")
+            result = [result[name] for name in names]
         found = list(result) if isinstance(result, (tuple, list)) else [result]
         if len(found) != len(self.differentiable):
-            names = ", ".join(f"d{self.names[number]}" for number in self.differentiable)
+            expected = ", ".join(f"d{self.names[number]}" for number in self.differentiable)
             raise TypeError(
-                f"{title(self.backward)} returned {len(found)} gradients for {len(self.differentiable)}: {names}"
+                f"{title(self.backward)} returned {len(found)} gradients for {len(self.differentiable)}: {expected}"
             )
         return found
 
@@ -80,13 +86,21 @@ class Problem:
         return np.random.default_rng([self.seed, *purpose.encode()])
 
     def upstream(self, out: Any, purpose: str = "upstream") -> Any:
-        """Draw a standard normal gradient at out. Ones would be blind to softmax and LayerNorm."""
+        """Draw a standard normal gradient at out. Ones would be blind to softmax and LayerNorm.
+
+        An output that counts, or says yes or no, has none: there it is 0.
+        """
         rng = self.rng(purpose)
-        return map_leaves(lambda y: np.asarray(rng.standard_normal(y.shape)), out)
+        return map_leaves(lambda y: np.asarray(rng.standard_normal(y.shape) * (y.dtype.kind not in "iub")), out)
 
 
 def is_floating(x: Any) -> bool:
     return isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind in "fc"
+
+
+def largest(arrays: Iterable[np.ndarray]) -> float:
+    """Return the largest finite magnitude, at least 1."""
+    return max([1.0, *(float(np.abs(x[np.isfinite(x)]).max(initial=0)) for x in arrays)])
 
 
 def title(function: Callable) -> str:
@@ -103,9 +117,16 @@ def prepare(
     **settings: Any,
 ) -> Problem:
     """Return the Problem: copies of the inputs in float64, each with its name. Raises ValueError."""
+    seed = settings.get("seed", 0)
+    if not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
     names = list(names) if names is not None else input_names(forward, len(inputs))
     if len(names) != len(inputs):
         raise ValueError(f"names has {len(names)} entries, {names}, for {len(inputs)} inputs")
+    for setting in ("leading", "zero"):
+        unknown = [name for name in settings.get(setting, ()) if name not in names]
+        if unknown:
+            raise ValueError(f"{setting} holds {unknown[0]!r}, which is no input; there are {', '.join(names)}")
     copies, notices = [], []
     for name, x in zip(names, inputs):
         if is_floating(x) and x.dtype.kind == "c":

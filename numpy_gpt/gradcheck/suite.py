@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from ..config import PRESETS
-from .cases import CASES, LARGE, case, random_case
+from .cases import CASES, LARGE, Case, case, random_case
 from .check import run
 from .models import CONFIGS, check_model, check_preset
-from .report import Report, merge
+from .report import Line, Report, Verdict, merge
 
 TARGETS = (*CASES, *LARGE, *CONFIGS)
 
@@ -32,6 +34,20 @@ def check_target(name: str, seed: int = 0, progress: Progress | None = None) -> 
         return check_preset(name, seed, reproduce, progress)
     found = case(name, seed)
     return run(found.problem(seed, target=name, reproduce=reproduce), found.invariants)
+
+
+def check_cases(name: str, found: Sequence[Case], seed: int = 0, reproduce: str = "") -> Report:
+    """Check a pair at its first case and, if that is ok, at the others in turn, of which the first to fail is told."""
+    first, *others = found
+    report = run(first.problem(seed, target=name, reproduce=reproduce), first.invariants)
+    for other in others if report.ok else ():
+        there = other.special or f"{other.names[0]} {np.shape(other.inputs[0])}"
+        at_other = run(other.problem(seed, target=f"{name} at {there}", reproduce=reproduce), other.invariants)
+        if not at_other.ok:
+            return at_other
+    if report.ok:
+        report.lines.append(Line("", "other sizes", Verdict.PASS, target=name, seed=seed, reproduce=reproduce))
+    return report
 
 
 def suite(

@@ -25,9 +25,13 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, np.ndarray]]:
 
 
 def map_leaves(function: Callable[[np.ndarray], Any], tree: Any) -> Any:
-    """Return tree with function applied to every array of its tuples and lists; numbers count as arrays."""
+    """Return tree with function applied to every array of its tuples and lists; numbers count as arrays.
+
+    A list becomes a tuple, a named tuple keeps its names.
+    """
     if isinstance(tree, (tuple, list)):
-        return tuple(map_leaves(function, part) for part in tree)
+        parts = (map_leaves(function, part) for part in tree)
+        return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
     return function(np.asarray(tree))
 
 

@@ -1,5 +1,7 @@
 """The verdicts: right gradients pass, kinks and noise are not called wrong, nothing compared is a failure."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
@@ -77,8 +79,10 @@ def test_every_check_is_there(everything):
         "cache unmodified",
         "same bits twice",
         "interleaved calls",
+        "other inputs",
         "memory layouts",
         "dtype and shape",
+        "float32 values",
         "ranks",
         "invariant: rows sum to 0",
         "invariant: dx orthogonal to ones",
@@ -123,6 +127,24 @@ def test_tuple_outputs_integer_inputs_and_kwargs():
     assert {line.name for line in report.lines if line.check == "complex step"} == {"dx", "dy"}
 
 
+class Largest(NamedTuple):
+    value: np.ndarray
+    index: np.ndarray
+    positive: np.ndarray
+
+
+def test_outputs_without_a_gradient_and_their_names():
+    def forward(x):
+        return Largest(x.max(axis=-1), x.argmax(axis=-1), x.max(axis=-1) > 0), x
+
+    def backward(dout, x):
+        return dout.value[..., None] * (np.arange(x.shape[-1]) == x.argmax(axis=-1)[..., None])
+
+    report = check(forward, backward, X)
+    assert report.ok, str(report)
+    assert not check(forward, lambda dout, x: 2 * backward(dout, x), X).ok
+
+
 def test_wrt_limits_what_is_compared():
     def forward(x, y):
         return x * y, (x, y)
@@ -155,6 +177,41 @@ def test_kinks_are_inconclusive(forward, backward):
 def test_a_gradient_outside_both_slopes_of_a_kink_is_wrong():
     report = check(relu, lambda dy, x: dy * np.where(x == 0, 5, x > 0), np.array([1.0, 0.0, -1.0]))
     assert line_of(report, "differences").verdict is Verdict.WRONG
+
+
+def layernorm_at(x):
+    c = case("layernorm")
+    gamma, beta = c.inputs[1][: x.shape[-1]], c.inputs[2][: x.shape[-1]]
+    return check(c.forward, c.backward, x, gamma, beta, names=c.names, zero=["gamma"] if np.ptp(x) == 0 else ())
+
+
+@pytest.mark.parametrize("x", [[1e5, 1e5 + 1], [1e9, 1e9 + 1], [1e5], np.random.default_rng(0).uniform(0, 1e5, 50)])
+def test_numbers_large_beside_the_length_on_which_the_forward_bends(x):
+    report = check(lambda x: (np.sin(x), x), lambda dy, x: dy * np.cos(x), np.array(x))
+    assert report.ok, str(report)
+    assert not check(lambda x: (np.sin(x), x), lambda dy, x: dy * np.cos(x) * 1.001, np.array(x)).ok
+
+
+@pytest.mark.parametrize("x", [np.full((2, 4), 300.0), 1e4 + X])
+def test_rows_far_from_0(x):
+    report = layernorm_at(x)
+    assert report.ok, str(report)
+
+
+def test_what_rounding_alone_moves_is_not_wrong():
+    report = layernorm_at(1e6 + np.random.default_rng(0).standard_normal((12, 12)))
+    assert {line.verdict for line in report.failures} == {Verdict.INCONCLUSIVE}
+    assert "ill-conditioned: the inputs' own rounding" in line_of(report, "complex step", "dx").note
+
+
+def test_an_input_of_no_axes():
+    def backward(dout, cache):
+        s, x = cache
+        return (dout * x).sum(), dout * s
+
+    for s in (np.array(2.0), np.float64(2.0)):
+        report = check(lambda s, x: (s * x, (s, x)), backward, s, X)
+        assert report.ok, str(report)
 
 
 def test_noise_is_inconclusive():
@@ -254,6 +311,8 @@ def test_nothing_compared_is_a_failure():
 def test_nan_is_wrong_and_never_passes():
     report = check(square, lambda dy, x: np.full_like(x, np.nan), X, contract=False)
     assert line_of(report, "differences").verdict is Verdict.WRONG
+    report = check(lambda x: (np.sqrt(x), x), lambda dy, x: dy / np.sqrt(x), np.array([1.0, -1.0]), contract=False)
+    assert "the forward is not finite around here" in line_of(report, "differences").note
     report = check(lambda x: (x * np.nan, x), square_backward, X, contract=False)
     assert line_of(report, "differences").verdict is Verdict.INCONCLUSIVE
 
@@ -279,6 +338,12 @@ def test_bad_inputs():
         check(square, square_backward, np.arange(3))
     with pytest.raises(ValueError, match="names has 2 entries"):
         check(square, square_backward, X, names=["a", "b"])
+    for setting in ("leading", "zero"):
+        with pytest.raises(ValueError, match=f"{setting} holds 'y', which is no input; there are x"):
+            check(square, square_backward, X, **{setting: ["x", "y"]})
+    for seed in (-1, 0.5):
+        with pytest.raises(ValueError, match=f"seed must be a whole number of at least 0, got {seed}"):
+            check(square, square_backward, X, seed=seed)
 
 
 def test_what_a_stranger_raises_is_a_line():
@@ -290,6 +355,23 @@ def test_what_a_stranger_raises_is_a_line():
     assert "RuntimeError: no such thing (test_gradcheck_check.py:" in report.failures[0].note
 
 
+def test_exit_is_no_success():
+    def after(n):
+        calls = []
+
+        def backward(dy, x):
+            calls.append(1)
+            if len(calls) > n:
+                raise SystemExit(0)
+            return 2 * x * dy
+
+        return backward
+
+    for n in range(8):
+        report = check(square, after(n), X)
+        assert "SystemExit: 0" in report.failures[0].note
+
+
 def test_missing_gradients_leave_the_others_checked():
     def forward(x, y):
         return x * y, (x, y)
@@ -299,6 +381,8 @@ def test_missing_gradients_leave_the_others_checked():
     assert "None" in report.failures[0].note
     report = check(forward, lambda dout, cache: dout * cache[1], X, X + 1)
     assert "returned 1 gradients for 2: dx, dy" in report.failures[0].note
+    report = check(forward, lambda dout, cache: {"x": dout * cache[1]}, X, X + 1)
+    assert "gives gradients by name, but none for 'y': only 'x'" in report.failures[0].note
 
 
 # The complex step and its traps
@@ -376,6 +460,18 @@ def test_check_model_asks_backward_itself():
     assert report.failures
     assert all(line.name.endswith(" of logits") for line in report.failures)
     assert {line.name for line in report.failures} >= {"⟨dW_te, v⟩ of logits", "⟨dblock.0.W_1, v⟩ of logits"}
+
+
+def test_check_model_sees_weights_remembered():
+    first = {}
+
+    class Remembers(Model):
+        def backward(self, dlogits, cache, grads=None):
+            *others, (x_rows, W_te, x_shape) = cache
+            W_te = first.setdefault((W_te.shape, W_te.dtype), W_te.copy())
+            return super().backward(dlogits, (*others, (x_rows, W_te, x_shape)), grads)
+
+    assert "other inputs" in failed(tiny(Remembers))
 
 
 def test_check_model_sees_old_numbers_in_used_gradients():

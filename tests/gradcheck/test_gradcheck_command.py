@@ -78,6 +78,12 @@ def test_a_students_file_with_its_own_inputs(ops_file):
     assert command([f"{ops_file()}:cube"]) == 0
 
 
+def test_a_students_file_is_held_to_other_inputs_of_ours(ops_file, capsys):
+    cut = RIGHT.replace("return dy * (0.5", "return dy * np.where(x > 6, 0, 0.5")
+    assert command([f"{ops_file(cut)}:gelu"]) == 1
+    assert "WRONG  gelu at |x| up to 100 dx[" in capsys.readouterr().out
+
+
 def test_a_diagnosis_reaches_the_terminal(ops_file, capsys):
     assert command([f"{ops_file(RIGHT.replace('3 * x**2 * dy', '6 * x**2 * dy'))}:cube"]) == 1
     assert "every element is 2 times the right one" in capsys.readouterr().out
@@ -103,7 +109,9 @@ def test_a_mistake_is_2_and_one_line(ops_file, capsys, target, words):
     assert captured.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("text", ["\ndef f(:\n", "\nimport nothing_of_this_name\n", "def f():\n    1 / 0\nf()\n"])
+@pytest.mark.parametrize(
+    "text", ["\ndef f(:\n", "\nraise SystemExit(0)\n", "\nimport nothing_of_this_name\n", "def f():\n    1 / 0\nf()\n"]
+)
 def test_a_file_that_cannot_be_imported(ops_file, capsys, text):
     path = ops_file(text)
     assert command([f"{path}:gelu"]) == 2
@@ -133,6 +141,15 @@ def test_json_of_a_gradient_that_is_not_finite(ops_file, capsys):
     text = RIGHT.replace("return 3 * x**2 * dy", "return x * np.nan")
     assert command([f"{ops_file(text)}:cube"], json=True) == 1
     assert json.loads(capsys.readouterr().out)["failures"][0]["analytic"] == "nan"
+
+
+def test_json_beside_a_students_prints(ops_file, capsys):
+    text = RIGHT.replace("    x, t = cache", "    x, t = cache\n    print('at', x.shape)") + "\nprint('loaded')\n"
+    assert command([f"{ops_file(text)}:gelu"], json=True) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["ok"] is True
+    assert "loaded" in captured.err
+    assert "at (2, 5, 12)" in captured.err
 
 
 class Balanced(HTMLParser):

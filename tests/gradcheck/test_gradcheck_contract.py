@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from numpy_gpt.gradcheck import check
+from numpy_gpt.gradcheck import Verdict, check
 from numpy_gpt.gradcheck.cases import case
 
 X = np.random.default_rng(2).standard_normal((3, 4))
@@ -60,6 +60,26 @@ def test_cache_written():
     assert "other bits in dx" in notes["same bits twice"]
 
 
+def test_cache_used_up():
+    def backward(dy, cache):
+        return 2 * cache.pop() * dy
+
+    notes = broken(lambda x: (x * x, [x]), backward)
+    note = "a second backward with the same cache raises IndexError: pop from empty list"
+    assert notes == {"cache unmodified": "backward wrote into cache[0]", "same bits twice": note}
+
+
+def test_a_clause_that_raises_leaves_the_others():
+    def backward(dy, x):
+        if dy.dtype == np.float32:
+            raise RuntimeError("no float32")
+        return 2 * x * dy
+
+    report = check(square, backward, X, leading=["x"])
+    assert {line.note.partition(" (")[0] for line in report.failures} == {"RuntimeError: no float32"}
+    assert report.lines[-1].check == "ranks"
+
+
 def test_one_buffer_for_all_gradients():
     buffer = np.zeros_like(X)
 
@@ -85,6 +105,69 @@ def test_state_shared_between_calls():
     assert "another call in between changes dx" in notes["interleaved calls"]
 
 
+def linear(x, W):
+    return x @ W, (x, W)
+
+
+def remembered_in_backward():
+    turned = {}
+
+    def backward(dy, cache):
+        x, W = cache
+        return dy @ turned.setdefault((W.shape, W.dtype), W.T.copy()), x.T @ dy
+
+    return linear, backward
+
+
+def remembered_in_forward():
+    first = {}
+
+    def forward(x, W):
+        return x @ W, (x, first.setdefault((W.shape, W.dtype), W.copy()))
+
+    return forward, lambda dy, cache: (dy @ cache[1].T, cache[0].T @ dy)
+
+
+@pytest.mark.parametrize("pair", [remembered_in_backward, remembered_in_forward])
+def test_what_the_first_call_leaves_behind(pair):
+    W = np.random.default_rng(3).standard_normal((4, 2))
+    report = check(*pair(), X, W, contract=False)
+    assert [line.check for line in report.failures] == ["other inputs"]
+    assert "kept from an earlier call" in report.failures[0].diagnosis
+    assert check(linear, lambda dy, cache: (dy @ cache[1].T, cache[0].T @ dy), X, W).ok
+
+
+def only_where(holds, forward):
+    def checked(x):
+        if not holds(x.real):
+            raise ValueError("not there")
+        return forward(x), x
+
+    return checked
+
+
+@pytest.mark.parametrize(
+    ("holds", "x"),
+    [
+        (lambda x: (x > 0).all(), np.array([0.5, 1.5, 2.0])),
+        (lambda x: (np.abs(x.sum(axis=-1) - 1) < 1e-2).all(), np.array([[0.2, 0.3, 0.5], [0.1, 0.8, 0.1]])),
+        (lambda x: (np.diff(x) > 0).all(), np.array([0.5, 1.5, 2.0])),
+    ],
+    ids=["positive", "rows of sum 1", "rising"],
+)
+def test_a_forward_that_asks_something_of_its_inputs(holds, x):
+    report = check(only_where(holds, np.log), lambda dy, x: dy / x, x)
+    assert report.ok, str(report)
+    assert {line.verdict for line in report.lines if "other inputs" in line.check} == {Verdict.PASS}
+
+
+def test_a_forward_that_takes_no_other_inputs():
+    report = check(only_where(lambda x: abs(x.sum() - 2) < 1e-2, np.log), lambda dy, x: dy / x, np.array([2.0]))
+    skipped = {line.check: line.note for line in report.lines if line.verdict is Verdict.SKIPPED}
+    assert set(skipped) == {"other inputs", "interleaved calls"}
+    assert "does not take the other inputs" in skipped["other inputs"]
+
+
 def test_random_draws():
     rng = np.random.default_rng(0)
 
@@ -103,6 +186,20 @@ def test_layout_assumed():
 
 
 @pytest.mark.parametrize(
+    ("f", "backward"),
+    [
+        (np.linalg.inv, lambda dy, A: -np.linalg.inv(A).T @ dy @ np.linalg.inv(A).T),
+        (np.linalg.det, lambda dy, A: dy * np.linalg.det(A) * np.linalg.inv(A).T),
+    ],
+    ids=["inv", "det"],
+)
+def test_a_layout_whose_numbers_are_refused(f, backward):
+    A = np.array([[2.0, 1.0], [1.0, 3.0]])  # its first row in every row is a singular matrix
+    report = check(lambda A: (f(A), A), backward, A)
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize(
     ("backward", "words"),
     [
         (lambda dy, x: 2 * x * dy * np.float64(1), "float32 in, dx is float64"),
@@ -111,6 +208,54 @@ def test_layout_assumed():
 )
 def test_dtype_and_shape(backward, words):
     assert words in broken(square, backward)["dtype and shape"]
+
+
+def softmax(scores):
+    e = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True), scores
+
+
+def softmax_without_max(dattn, scores):
+    attn = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
+    return attn * (dattn - (dattn * attn).sum(axis=-1, keepdims=True))
+
+
+def test_wrong_in_float32_only():
+    notes = {line.check: line.note for line in check(softmax, softmax_without_max, X + 100).failures}
+    assert notes == {"float32 values": "dscores is not finite in float32"}
+    assert check(softmax, softmax_without_max, X).ok
+
+    def doubled(dy, x):
+        return 2 * x * dy * (2 if dy.dtype == np.float32 else 1)
+
+    assert broken(square, doubled) == {"float32 values": "dx is off by 1 of its size in float32"}
+
+
+def difference(x):
+    return x[:, 1:] ** 2 - x[:, :-1] ** 2, x
+
+
+def difference_backward(dy, x):
+    dx = np.zeros_like(x)
+    dx[:, 1:] += 2 * x[:, 1:] * dy
+    dx[:, :-1] -= 2 * x[:, :-1] * dy
+    return dx
+
+
+@pytest.mark.parametrize("x", [X, 1e4 + X, 1e-30 * X])
+def test_what_float32_only_rounds(x):
+    c = case("layernorm")
+    report = check(c.forward, c.backward, x, *(t[:4] for t in c.inputs[1:]), names=c.names)
+    assert "float32 values" not in {line.check for line in report.failures}
+    for pair in ((difference, difference_backward), (square, square_backward)):
+        assert "float32 values" not in {line.check for line in check(*pair, x).failures}
+
+
+def test_inputs_beyond_float32():
+    report = check(lambda x: (np.log(x), x), lambda dy, x: dy / x, np.array([1e60, 1e-60]))
+    assert [line.note for line in report.lines if line.check == "float32 values"] == [
+        "inputs or outputs lie beyond float32"
+    ]
 
 
 def test_ranks():

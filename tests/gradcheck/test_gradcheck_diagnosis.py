@@ -31,6 +31,31 @@ def changed(name, index, change):
     return wrong
 
 
+def test_one_percent_of_a_small_element_is_no_matter_of_digits():
+    sizes = np.array([1e6, 1e6, 1e6, 1e-3])
+
+    def backward(dy, x):
+        return dy * np.cos(x) * sizes * np.array([1, 1, 1, 1.01])
+
+    report = check(lambda x: (np.sin(x) * sizes, x), backward, np.array([1.0, 2, 3, 4]), contract=False)
+    assert report.failures[0].diagnosis == "off by 0.01 of itself at [3], which is small beside the largest element"
+
+
+def test_a_padding_row_is_not_taken_for_a_repeated_id():
+    def forward(idx, W):
+        return W[idx], (idx, W.shape)
+
+    def backward(dy, cache):
+        dW = np.zeros(cache[1], dy.dtype)
+        np.add.at(dW, cache[0], dy)
+        dW[0] = 0
+        return dW
+
+    idx = np.array([[0, 1, 2, 1], [3, 3, 0, 4]])
+    report = check(forward, backward, idx, np.random.default_rng(0).standard_normal((6, 3)), contract=False)
+    assert report.failures[0].diagnosis == "wrong only at 0 (of 0 to 5) along axis 0, where the gradient is 0"
+
+
 @pytest.mark.parametrize(
     ("name", "index", "change", "words"),
     [

@@ -13,6 +13,7 @@ from numpy_gpt.gradcheck.numeric import (
     complex_step,
     differences,
     element_slope,
+    thorough,
 )
 
 FUNCTIONS = {
@@ -30,12 +31,21 @@ FUNCTIONS = {
 def test_the_error_is_within_the_estimate(name, multiples, at):
     f, derivative = FUNCTIONS[name]
     x = np.array([at])
-    found = element_slope(lambda: f(x), x, (0,), f(x), np.ones(1), multiples)
+    found = element_slope(lambda: f(x), x, (0,), f(x), np.ones(1), BASE_STEP * max(1, abs(at)), multiples)
     assert abs(found.value - derivative(at)) <= 10 * found.error + 1e-11 * max(1, abs(derivative(at)))
     assert x[0] == at
     if multiples is THOROUGH:
         assert found.error <= 1e-7 * max(1, abs(derivative(at)), abs(f(at)))
         assert not found.kink
+
+
+@pytest.mark.parametrize("at", [30.5, 1e3 + 0.3, 1e5, 1e9])
+def test_steps_shrink_to_the_length_on_which_a_forward_bends(at):
+    x = np.array([at])
+    size = BASE_STEP * at
+    found = element_slope(lambda: np.sin(x), x, (0,), np.sin(x), np.ones(1), size, thorough(size))
+    assert abs(found.value - np.cos(at)) <= 10 * found.error
+    assert found.error <= 1e-5
 
 
 @given(st.floats(-3, 3, allow_subnormal=False))

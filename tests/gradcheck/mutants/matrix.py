@@ -15,7 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,16 @@ from planted import PLANTED, Planted
 
 from numpy_gpt.config import Config
 from numpy_gpt.gradcheck import Report
-from numpy_gpt.gradcheck.cases import CASES, Case, Sizes, in_place, weights
+from numpy_gpt.gradcheck.cases import (
+    CASES,
+    Case,
+    Sizes,
+    cross_entropy_none,
+    gelu_far,
+    in_place,
+    layernorm_constant,
+    weights,
+)
 from numpy_gpt.gradcheck.check import run
 from numpy_gpt.gradcheck.models import model_invariants, model_problem, randomise
 from numpy_gpt.gradcheck.problem import Problem, is_floating
@@ -208,26 +217,6 @@ def block(rng: np.random.Generator, names: dict, target: str) -> Case:
         return dx, *g.values()
 
     return Case(forward, backward, (x, *parameters.values()), ("x", *parameters), leading=("x",))
-
-
-def cross_entropy_none(rng: np.random.Generator, sizes: Sizes) -> Case:
-    """No target is counted: loss and gradient are 0."""
-    case = CASES["cross_entropy"](rng, sizes)
-    logits, targets = case.inputs
-    return replace(case, inputs=(logits, np.full_like(targets, -100)), zero=("logits",))
-
-
-def gelu_far(rng: np.random.Generator, sizes: Sizes) -> Case:
-    """Far out, where the derivative is 0 or 1 and exp overflows."""
-    case = CASES["gelu"](rng, sizes)
-    return replace(case, inputs=(np.array([[-100.0, -30.0, -1.0], [0.5, 30.0, 100.0]]),))
-
-
-def layernorm_constant(rng: np.random.Generator, sizes: Sizes) -> Case:
-    """A row of equal numbers."""
-    case = CASES["layernorm"](rng, sizes)
-    case.inputs[0][0, 0] = 1.5
-    return replace(case, invariants=())
 
 
 # Inputs at which only some bugs show. In a square, an axis that is lost broadcasts all the same.
