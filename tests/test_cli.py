@@ -90,7 +90,7 @@ def test_a_name_is_shown_as_it_is(folder, name, capsys):
     assert main(["train", "--resume", f"{name} out", "--change", "--steps", "5"]) == 0
     assert f"Going on with {name} out" in capsys.readouterr().out
     assert main(["evaluate", name, "--checkpoint", f"{name} out"]) == 0
-    assert f"\n{name}: " in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith(f"{name}: ")
 
 
 def test_train_without_matplotlib_says_what_to_install(capsys, monkeypatch):
