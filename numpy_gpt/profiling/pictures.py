@@ -90,8 +90,8 @@ def draw_roofline(profile: Profile, axes: Axes) -> None:
     axes.plot(intensity, np.minimum(intensity * bandwidth, limit) / 1e9, color="black", linewidth=2)
     axes.fill_between(intensity, np.minimum(intensity * bandwidth, limit) / 1e9, 1e-6, color="black", alpha=0.05)
     axes.axvline(limit / bandwidth, color="black", linestyle=":", linewidth=1)
-    roof = f"slope: memory, {bandwidth / 1e9:.1f} GB/s\nroof: the fastest product, {limit / 1e9:.0f} GFLOP/s"
-    axes.text(0.02, 0.98, roof, transform=axes.transAxes, va="top", fontsize=13)
+    told = f"slope: memory, {bandwidth / 1e9:.1f} GB/s\nroof: the fastest product, {limit / 1e9:.0f} GFLOP/s"
+    axes.text(0.02, 0.98, told, transform=axes.transAxes, va="top", fontsize=13)
     points = [(op.intensity(), op.rate() / 1e9) for op in ops]
     for op, (x, y) in zip(ops, points):
         axes.plot(
@@ -101,7 +101,7 @@ def draw_roofline(profile: Profile, axes: Axes) -> None:
     axes.set_yscale("log")
     axes.set_xlim(left, right)
     axes.set_ylim(min(y for _, y in points) / 2, limit / 1e9 * 3)
-    label_points(axes, [op.name for op in ops], points)
+    label_points(axes, [op.name for op in ops], points, roof=limit / 1e9)
     axes.set_xlabel("FLOP per byte", fontsize=14)
     axes.set_ylabel("GFLOP/s", fontsize=14)
     axes.tick_params(labelsize=13)
@@ -109,10 +109,14 @@ def draw_roofline(profile: Profile, axes: Axes) -> None:
     axes.set_title("Roofline", fontsize=15)
 
 
-def label_points(axes: Axes, names: list[str], points: list[tuple[float, float]]) -> None:
-    """Write the names beside their points: those that lie on each other share a label; labels keep clear of all."""
+def label_points(axes: Axes, names: list[str], points: list[tuple[float, float]], roof: float) -> None:
+    """Write the names beside their points and below roof; those that lie on each other share a label.
+
+    Labels keep clear of points and of other labels.
+    """
     to_share = axes.transData + axes.transAxes.inverted()
     shares = [tuple(point) for point in to_share.transform(points)]  # of the width and height of the axes
+    _, ceiling = to_share.transform((1, roof))
     groups: dict[tuple[float, float], list[str]] = {}
     for name, (x, y) in sorted(zip(names, shares), key=lambda item: -item[1][1]):
         near = (spot for spot in groups if abs(spot[0] - x) < NEAR and abs(spot[1] - y) < NEAR)
@@ -121,7 +125,7 @@ def label_points(axes: Axes, names: list[str], points: list[tuple[float, float]]
     for (x, y), group in groups.items():
         text, start = "\n".join(group), x + 0.03
         width, height = LETTER * max(map(len, group)), LINE * len(group)
-        text_y = y
+        text_y = min(y, ceiling - height / 2)
         while any(
             start < left + wide and left < start + width and abs(text_y - other) < (height + LINE) / 2
             for left, wide, other in taken
