@@ -13,14 +13,14 @@ from threadpoolctl import threadpool_limits
 from numpy_gpt import AdamW, Config, Model
 from numpy_gpt.accumulation import Accumulator, Clock
 from numpy_gpt.optim import clip_scale
-from numpy_gpt.training import default_workers
+from numpy_gpt.training import Schedule, n_workers
 
 B, T, V, L, h, d, STEPS = map(int, sys.argv[1:8])
 WARM_UP = 2
 
 model = Model(Config(V=V, T_max=max(T, 64), d=d, h=h, L=L))
 optimiser = AdamW(model.params)
-workers = default_workers(model)
+workers = n_workers(Schedule(B=B), model)
 clock = Clock(np)
 accumulator = Accumulator(model, workers, clock)
 rng = np.random.default_rng(0)
