@@ -12,7 +12,17 @@ from .backend import device_module
 from .checkpoint import load_checkpoint, read_checkpoint, remove_stale
 from .data import load_text
 from .run import Run, Setup, complete, print_sample, sha256
-from .runs import FINISHED, HISTORY, OURS, check_writable, newest_run, newest_that_verifies, read_history, restore
+from .runs import (
+    FINISHED,
+    HISTORY,
+    OURS,
+    check_writable,
+    held_alone,
+    newest_run,
+    newest_that_verifies,
+    read_history,
+    restore,
+)
 from .tokenizer import tokenizer_from_dict
 from .training import Schedule, n_workers, start
 
@@ -38,11 +48,12 @@ def resume_training(folder: str | None, given: dict[str, Any], change: bool, con
     without leave, or they can never change; Stopped as `run_training` does.
     """
     path = newest_run(with_moments=True) if folder is None else Path(folder)
-    run = resumed_run(path, given, change, console)
-    check_writable(path)
-    remove_stale(path, OURS)
-    console.print(f"Going on with {path} after update {run.state.optimiser.t}", highlight=False)
-    complete(run, path, console)
+    with held_alone(path):
+        run = resumed_run(path, given, change, console)
+        check_writable(path)
+        remove_stale(path, OURS)
+        console.print(f"Going on with {path} after update {run.state.optimiser.t}", highlight=False)
+        complete(run, path, console)
     print_sample(run, console)
     return path
 

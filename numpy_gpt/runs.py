@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 import re
 import sys
 import tempfile
@@ -61,10 +62,44 @@ def new_folder(out: str | None, overwrite: bool) -> Iterator[Path]:
         raise ValueError(f"{held[0]} is there already; choose another --out, or give --overwrite")
     try:
         check_writable(folder)
-        yield folder
+        with held_alone(folder):
+            yield folder
     finally:
         if made and not any(folder.iterdir()):
             folder.rmdir()
+
+
+@contextmanager
+def held_alone(folder: Path) -> Iterator[None]:
+    """Keep other processes of ours from training into folder until the end, however it comes (not on Windows).
+
+    Raises ValueError where one does so already, and where there is no such folder.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder of a run")
+    if os.name != "posix":
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        if is_locked_by_another(descriptor):
+            raise ValueError(f"{folder}: another process is training into it")
+        yield
+    finally:
+        os.close(descriptor)  # and with it the lock, as where the process is killed
+
+
+def is_locked_by_another(descriptor: int) -> bool:
+    """Lock what the descriptor stands for, or return True; a file system that knows no locks has none."""
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def results(folder: Path) -> list[Path]:

@@ -19,7 +19,7 @@ from numpy_gpt import AdamW, resume
 from numpy_gpt import run as run_module
 from numpy_gpt.checkpoint import read_checkpoint, read_metadata, save_checkpoint
 from numpy_gpt.cli import main
-from numpy_gpt.runs import checkpoint_files
+from numpy_gpt.runs import checkpoint_files, held_alone
 from numpy_gpt.training import train as train_loop
 
 TINY = ["--preset", "tiny", "--T", "8", "--d", "12", "--L", "1", "--B", "2", "--sample", "0"]
@@ -353,6 +353,15 @@ def test_a_run_that_died_after_its_last_update_is_finished(capsys):
         (Path("runs/001") / name).unlink()
     assert main(["train", "--resume"]) == 0
     assert Path("runs/001/model.safetensors").read_bytes() == finished
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows has no lock on a folder")
+def test_a_run_that_another_process_trains_is_left_to_it(stopped, capsys):
+    before = {path.name: path.read_bytes() for path in stopped.iterdir()}
+    with held_alone(stopped):
+        assert "another process is training into it" in error_line(capsys, "train", "--resume", str(stopped))
+    assert {path.name: path.read_bytes() for path in stopped.iterdir()} == before
+    assert main(["train", "--resume", str(stopped)]) == 0
 
 
 def test_nothing_to_go_on_from(capsys, folder):

@@ -13,6 +13,7 @@ from numpy_gpt.checkpoint import save_checkpoint
 from numpy_gpt.runs import (
     check_writable,
     checkpoint_files,
+    held_alone,
     is_ours,
     load_ours,
     load_run,
@@ -147,6 +148,18 @@ def test_what_a_run_would_write_over_is_refused(folder):
     (folder / "notes").mkdir()
     (folder / "notes" / "notes.csv").touch()
     with new_folder(str(folder / "notes"), False):
+        pass
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows has no lock on a folder")
+def test_a_folder_in_hand_is_no_one_elses(folder):
+    with new_folder("run", overwrite=False) as path:
+        (path / "notes").touch()
+        with pytest.raises(ValueError, match="run: another process is training into it"), held_alone(path):
+            pass
+        with pytest.raises(ValueError, match="another process"), new_folder("run", overwrite=True):
+            pass
+    with held_alone(path):
         pass
 
 
