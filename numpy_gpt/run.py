@@ -237,7 +237,8 @@ def train_with_progress(
         TimeRemainingColumn(),
     )
     lost: list[OSError] = []  # why nothing can be printed
-    with stop_signals() as received, Bar(*columns, console=console, transient=True) as bar:
+    live = Bar(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with stop_signals() as received, live as bar:
         task = bar.add_task("", total=schedule.steps, completed=state.optimiser.t, state="")
 
         def report(progress: Progress) -> None:

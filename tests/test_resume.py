@@ -258,6 +258,21 @@ def test_a_run_whose_reader_goes_is_saved_and_says_so(folder):
     assert str(max(Path("runs/001").glob("step-*"))) in line
 
 
+@pytest.mark.skipif(os.name != "posix", reason="Windows ends a process without asking it")
+def test_a_ctrl_c_that_ends_the_reader_too_still_says_how_to_go_on(folder):
+    """As in `numpy-gpt train | tee log`."""
+    argv = [*TRAIN[:-1], "1000000", "--save-every", "5", "--steps", "1000000"]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, stdout=subprocess.PIPE) as run:
+        while not list(folder.glob("runs/001/step-*")) and run.poll() is None:
+            time.sleep(0.01)
+        run.stdout.close()
+        run.send_signal(signal.SIGINT)
+        error = run.stderr.read().decode()
+    assert run.returncode == 130
+    assert "stopped by Ctrl-C after update" in error
+    assert "go on with: numpy-gpt train --resume" in error
+
+
 FULL = Path("/dev/full")
 
 
