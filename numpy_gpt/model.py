@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy, deepcopy
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -104,9 +105,9 @@ class Model:
         return self.params.flat.dtype
 
     def __deepcopy__(self, memo: dict) -> Model:
-        copy = Model(self.config, None, self.dtype.name, self.xp)
-        copy.params.flat[...] = self.params.flat
-        return copy
+        twin = copy(self)
+        twin.params = deepcopy(self.params, memo)
+        return twin
 
     def __repr__(self) -> str:
         return f"Model({self.config}, dtype={self.dtype}, {self.params.flat.size:,} parameters)"

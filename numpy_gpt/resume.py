@@ -47,7 +47,7 @@ def resume_training(folder: str | None, given: dict[str, Any], change: bool, con
     Raises ValueError, naming what is wrong, where there is nothing to go on from, settings change
     without leave, or they can never change; Stopped as `run_training` does.
     """
-    path = newest_run(with_moments=True) if folder is None else Path(folder)
+    path = newest_run(with_moments=True)[0] if folder is None else Path(folder)
     with held_alone(path):
         run = resumed_run(path, given, change, console)
         check_writable(path)

@@ -192,8 +192,8 @@ def newest_that_verifies(folder: Path, xp: ModuleType = np, with_moments: bool =
     raise ValueError(f"{folder}: holds no checkpoint{' to go on from' if with_moments else ''}")
 
 
-def newest_run(with_moments: bool = False) -> Path:
-    """Return the folder in runs/ with the newest checkpoints of which one verifies; with moments, one to go on from.
+def newest_run(xp: ModuleType = np, with_moments: bool = False) -> tuple[Path, Found]:
+    """Return the folder in runs/ with the newest checkpoints of which one verifies, and that one.
 
     Newer folders of which none does are told of on stderr. Raises ValueError where there is none.
     """
@@ -207,13 +207,13 @@ def newest_run(with_moments: bool = False) -> Path:
     refused = []
     for folder in sorted(written, key=lambda folder: written[folder], reverse=True):
         try:
-            newest_that_verifies(folder, np, with_moments)
+            found = newest_that_verifies(folder, xp, with_moments)
         except ValueError as error:
             refused.append(str(error))
             continue
         for line in refused:
             print(f"Passed over: {line}", file=sys.stderr)
-        return folder
+        return folder, found
     raise ValueError("; ".join(refused))
 
 
@@ -227,15 +227,16 @@ def is_ours(source: Path | str) -> bool:
     return path.is_file() and path.suffix != ".json" and HEADER in read_header(path)[1]  # .json: an index of shards
 
 
-def load_ours(source: Path | str, xp: ModuleType = np) -> tuple[Path, Model, dict[str, Any]]:
+def load_ours(source: Path | str | None, xp: ModuleType = np) -> tuple[Path, Model, dict[str, Any]]:
     """Return a checkpoint's path, its model and its metadata; source is the checkpoint, or the folder of its run.
 
     Of a folder it is the newest checkpoint that verifies; newer ones that do not are told of on stderr.
+    None is the newest run.
     """
-    path = Path(source)
-    if not path.is_dir():
-        return path, *load_checkpoint(path, xp)
-    path, (model, _, metadata), refused = newest_that_verifies(path, xp)
+    if source is not None and not Path(source).is_dir():
+        return Path(source), *load_checkpoint(source, xp)
+    found = newest_run(xp)[1] if source is None else newest_that_verifies(Path(source), xp)
+    path, (model, _, metadata), refused = found
     for line in refused:
         print(f"Passed over: {line}", file=sys.stderr)
     return path, model, metadata
@@ -249,10 +250,8 @@ def load_run(source: str | None, device: str) -> tuple[Model, Tokenizer]:
 
     Raises ValueError, naming the file, where the two do not fit each other.
     """
-    if source is None:
-        source = str(newest_run())
     xp = device_module(device)
-    if not is_ours(source):
+    if source is not None and not is_ours(source):
         model = load_exactly(source, xp)
         if model.config.V != GPT2Tokenizer.V:
             raise ValueError(f"{source}: holds no tokenizer, and V = {model.config.V} is not GPT-2's {GPT2Tokenizer.V}")

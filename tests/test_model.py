@@ -444,8 +444,12 @@ def test_numpys_own_dtypes_name_a_dtype():
 
 
 def test_a_deep_copy_keeps_the_weights_as_they_are():
-    model = Model(Config.preset("tiny"), seed=1, dtype="float64")
+    class Other(Model):
+        pass
+
+    model = Other(Config.preset("tiny"), seed=1, dtype="float64")
     kept = copy.deepcopy(model)
+    assert type(kept) is Other
     logits, _ = model.forward([[1, 2, 3]])
     model.params.flat[...] += 1
     assert kept.dtype == model.dtype

@@ -194,7 +194,7 @@ def test_the_newest_run_is_one_that_verifies(folder, capsys):
         if name == "damaged":
             path.write_bytes(path.read_bytes()[:-1])
         os.utime(path, (1000 - number, 1000 - number))
-    assert newest_run().name == "good"
+    assert newest_run()[0].name == "good"
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"Passed over: {Path('runs/damaged')}: no checkpoint verifies: ")
     with pytest.raises(ValueError, match=r"older: holds no checkpoint to go on from"):
@@ -230,7 +230,9 @@ def test_the_newest_run(folder):
         save_checkpoint(path, Model(CONFIG))
         os.utime(path, (1000 - number, 1000 - number))
     (folder / "runs" / "empty").mkdir()
-    assert newest_run().name == "b"
+    folder, found = newest_run()
+    assert folder.name == "b"
+    assert found.path == folder / "model.safetensors"
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(folder):
