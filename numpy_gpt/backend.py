@@ -13,11 +13,11 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
+from queue import SimpleQueue
 from types import ModuleType
 from typing import Any
 
@@ -240,14 +240,63 @@ def in_threads(work: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
 
     with _blas().limit(limits=1, user_api="blas"):
         # A copy of the context, so that np.errstate of the caller holds in the threads too.
-        helpers = [_threads().submit(copy_context().run, take) for _ in range(n_helpers)]
+        calls = [Call(partial(copy_context().run, take)) for _ in range(n_helpers)]
+        for call in calls:
+            _calls().put(call)
         try:
             take()
         finally:
-            wait(helpers)
-    for helper in helpers:
-        helper.result()  # raises what it raised
+            for call in calls:
+                call.settle()
+    for call in calls:
+        if call.error is not None:
+            raise call.error
     return results
+
+
+class Call:
+    """A call that a helper thread may make: an executor's future with less ado, since a step makes hundreds of them."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self.function = function
+        self.error: BaseException | None = None  # that the function raised
+        self.begun, self.done = threading.Lock(), threading.Lock()
+        self.done.acquire()
+
+    def make(self) -> None:
+        """Make the call, unless it has been taken back."""
+        if self.begun.acquire(blocking=False):
+            try:
+                self.function()
+            except BaseException as error:  # in_threads raises it
+                self.error = error
+            del self.function  # and with it the arrays that it works on
+            self.done.release()
+
+    def settle(self) -> None:
+        """Wait until the call is done; take it back if no helper has begun it."""
+        if self.begun.acquire(blocking=False):
+            del self.function
+        else:
+            self.done.acquire()
+
+
+@cache
+def _calls() -> SimpleQueue[Call]:
+    """Return the queue from which helper threads, one for each core but one, take calls."""
+    calls: SimpleQueue[Call] = SimpleQueue()
+
+    def help_out() -> None:
+        while True:
+            calls.get().make()
+
+    for _ in range((os.cpu_count() or 1) - 1):
+        threading.Thread(target=help_out, name="numpy_gpt helper", daemon=True).start()
+    return calls
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_calls.cache_clear)  # threads do not live on in a forked process
 
 
 @cache
@@ -257,9 +306,36 @@ def _blas() -> Any:
     return ThreadpoolController()
 
 
+def axpby(a: float, x: Array, b: float, y: Array) -> None:
+    """y = a x + b y, in place; x and y are of one shape.
+
+    NumPy passes over the arrays three times, the BLAS inside its wheels once.
+    """
+    alike = type(x) is type(y) is np.ndarray and (x.shape, x.dtype) == (y.shape, y.dtype)
+    flat = alike and x.flags.c_contiguous and y.flags.c_contiguous and y.flags.writeable
+    blas = _blas_axpby(y.dtype) if flat else None
+    if blas is None:
+        y *= b
+        y += a * x
+    else:
+        blas(y.size, a, x.ctypes.data, 1, b, y.ctypes.data, 1)
+
+
 @cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count())
+def _blas_axpby(dtype: np.dtype) -> Callable | None:
+    """Return axpby from the OpenBLAS in NumPy's wheels, or None: for another dtype, and in a NumPy built otherwise."""
+    kinds = {np.dtype("float32"): ("s", ctypes.c_float), np.dtype("float64"): ("d", ctypes.c_double)}
+    if dtype not in kinds:
+        return None
+    letter, number = kinds[dtype]
+    for library in _blas().select(user_api="blas").lib_controllers:
+        function = getattr(ctypes.CDLL(library.filepath), f"scipy_cblas_{letter}axpby64_", None)  # the wheels' own name
+        if function is not None:
+            length, array = ctypes.c_int64, ctypes.c_void_p
+            function.argtypes = [length, number, array, length, number, array, length]
+            function.restype = None
+            return function
+    return None
 
 
 def erf(x: Array) -> Array:

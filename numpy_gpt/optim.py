@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from .backend import Array, for_blocks, for_shares
+from .backend import Array, axpby, for_blocks, for_shares
 from .parameters import Parameters
 
 
@@ -22,7 +22,7 @@ class AdamW:
 
     params  the Parameters to update; m and v are flat arrays beside params.flat
     t       the number of updates done
-    FLOPs: about 13 a parameter; 7 numbers of memory traffic.
+    FLOPs: 14 a parameter; 7 numbers of memory traffic.
 
     Raises ValueError for rates outside their range.
     """
@@ -83,23 +83,17 @@ class AdamW:
             for block in blocks:
                 p_b, g_b, m_b, v_b = params[block], grads[block], m[block], v[block]
                 s = scratch[: p_b.size]
+                xp.multiply(g_b, scale, out=s)  # g
                 # m = β1 m + (1 − β1) g
-                xp.multiply(g_b, scale * (1 - beta1), out=s)
-                m_b *= beta1
-                m_b += s
+                axpby(1 - beta1, s, beta1, m_b)
                 # v = β2 v + (1 − β2) g²
-                s *= math.sqrt(1 - beta2) / (1 - beta1)  # √(1 − β2) g, from s: g itself has left the cache
                 s *= s
-                v_b *= beta2
-                v_b += s
+                axpby(1 - beta2, s, beta2, v_b)
                 # θ = θ (1 − lr·λ) − lr · m̂ / (√v̂ + ε)
                 xp.sqrt(v_b, out=s)
                 s += eps
                 xp.divide(m_b, s, out=s)
-                s *= step_size
-                if weight_decay:
-                    p_b *= 1 - lr * weight_decay
-                p_b -= s
+                axpby(-step_size, s, 1 - lr * weight_decay, p_b)
 
         for_shares(update_share, params.size, xp)
 

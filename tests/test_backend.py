@@ -1,10 +1,15 @@
+import multiprocessing
+import os
 import platform
 import re
 import subprocess
 import sys
 import threading
+import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -18,6 +23,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from numpy_gpt import backend
 from numpy_gpt.backend import (
     array_module,
+    axpby,
     device_module,
     erf,
     for_blocks,
@@ -225,6 +231,50 @@ def test_in_threads_holds_blas_to_one_thread_and_gives_results_in_order():
         assert blas_threads(0) == (0, {2})
 
 
+def test_in_threads_waits_for_no_helper_that_has_not_begun(monkeypatch):
+    """With every helper busy, the caller does all the work itself."""
+    monkeypatch.setattr(backend, "_calls", lambda: queue)
+    queue = SimpleQueue()  # from which no thread takes
+    monkeypatch.setattr(backend.os, "cpu_count", lambda: 3)
+    assert in_threads(lambda item: threading.current_thread(), range(4)) == 4 * [threading.main_thread()]
+    while not queue.empty():
+        queue.get().make()  # too late: taken back
+
+
+def test_in_threads_shares_the_work(monkeypatch):
+    monkeypatch.setattr(backend.os, "cpu_count", lambda: 2)
+    meeting = threading.Barrier(2, timeout=60)  # which takes two threads at once
+    backend._calls.cache_clear()
+    assert set(in_threads(lambda item: meeting.wait(), range(2))) == {0, 1}
+
+
+def test_in_threads_keeps_nothing_alive(monkeypatch):
+    monkeypatch.setattr(backend.os, "cpu_count", lambda: 2)
+    items = [np.ones(3), np.ones(3)]
+    alive = [weakref.ref(item) for item in items]
+    meeting = threading.Barrier(2, timeout=60)
+    in_threads(lambda item: meeting.wait(), items)
+    del items
+    deadline = time.monotonic() + 60
+    while any(ref() is not None for ref in alive) and time.monotonic() < deadline:
+        time.sleep(0.001)  # the helper is still leaving the call
+    assert [ref() for ref in alive] == [None, None]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python 3.12 warns of threads and forks
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork a process")
+def test_in_threads_in_a_forked_process(monkeypatch):
+    """Threads are not forked along: the child starts its own, and neither hangs."""
+    monkeypatch.setattr(backend.os, "cpu_count", lambda: 2)
+    meeting = threading.Barrier(2, timeout=60)
+    in_threads(lambda item: meeting.wait(), range(2))
+    context = multiprocessing.get_context("fork")
+    child = context.Process(target=in_threads, args=(lambda item: meeting.wait(), range(2)))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+
+
 def test_in_threads_hands_on_errors():
     with pytest.raises(ZeroDivisionError):
         in_threads(lambda item: 1 // item, [1, 0])
@@ -316,6 +366,55 @@ def test_in_threads_hands_on_the_error_of_any_item():
     with pytest.raises(ValueError, match="one"):
         in_threads(work, range(4))
     assert {0} <= set(done) <= {0, 2, 3}
+
+
+coefficients = st.floats(-2, 2, width=32)
+
+
+@given(coefficients, coefficients, st.integers(0, 70), st.sampled_from(["float32", "float64"]), seeds)
+def test_axpby(a, b, n, dtype, seed):
+    x, y = np.random.default_rng(seed).standard_normal((2, n)).astype(dtype)
+    expected = a * x.astype("float64") + b * y.astype("float64")
+    before = x.copy()
+    axpby(a, x, b, y)
+    eps = np.finfo(dtype).eps
+    np.testing.assert_allclose(y, expected, rtol=4 * eps, atol=40 * eps)
+    np.testing.assert_array_equal(x, before)
+
+
+def test_axpby_leaves_the_neighbours_alone():
+    y = np.arange(9.0, dtype="float32")
+    axpby(2.0, np.ones(4, "float32"), 10.0, y[3:7])
+    np.testing.assert_array_equal(y, [0, 1, 2, 32, 42, 52, 62, 7, 8])
+
+
+def test_axpby_on_every_device(xp):
+    x, y = xp.asarray([1.0, 2.0]), xp.asarray([3.0, 4.0])
+    axpby(2.0, x, -1.0, y)
+    np.testing.assert_array_equal(to_numpy(y), [-1.0, 0.0])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "complex128", ">f4", "float32"])
+@pytest.mark.parametrize("step", [1, 2])
+def test_axpby_of_what_blas_does_not_take(dtype, step):
+    x, y = (np.arange(6).astype(dtype)[::step] for _ in range(2))
+    axpby(2.0, x, 0.5, y)
+    np.testing.assert_array_equal(y, 2.5 * np.arange(6)[::step])
+    assert y.dtype == dtype
+
+
+def test_axpby_without_the_wheels_blas(monkeypatch):
+    monkeypatch.setattr(backend, "_blas_axpby", lambda dtype: None)
+    y = np.ones(3)
+    axpby(2.0, np.arange(3.0), 0.5, y)
+    np.testing.assert_array_equal(y, [0.5, 2.5, 4.5])
+
+
+def test_axpby_refuses_what_it_cannot_write_to():
+    y = np.ones(3)
+    y.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        axpby(2.0, np.ones(3), 1.0, y)
 
 
 def test_matmul_on_every_device(xp):
