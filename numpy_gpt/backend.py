@@ -204,22 +204,12 @@ def for_blocks(work: Callable[[slice], Any], size: int, xp: ModuleType, block: i
     On the CPU the blocks fit the cache, and where there are several they are shared among the cores;
     what work writes in one must not depend on another. A GPU, which wants big calls, gets one slice.
     """
-    shares = for_shares(lambda blocks: [work(part) for part in blocks], size, xp, block)
-    return [result for share in shares for result in share]
-
-
-def for_shares(work: Callable[[list[slice]], Any], size: int, xp: ModuleType, block: int = BLOCK_SIZE) -> list[Any]:
-    """Call work(slices) with the slices of `for_blocks`, once for each core that shares in them; return the results.
-
-    For work that keeps something, such as scratch memory, from one block to the next.
-    """
     if xp is not np or size <= block:
-        return [work([slice(0, size)])]
+        return [work(slice(0, size))]
     n_shares = min(spare_cores(), -(-size // block))
-    n_blocks = -(-size // (block * n_shares))  # in each share
-    cuts = [size * number // (n_blocks * n_shares) for number in range(n_blocks * n_shares + 1)]
-    slices = [slice(start, stop) for start, stop in pairwise(cuts) if start < stop]
-    return in_threads(work, [slices[number : number + n_blocks] for number in range(0, len(slices), n_blocks)])
+    n_blocks = n_shares * -(-size // (block * n_shares))  # as many for every core
+    cuts = [size * number // n_blocks for number in range(n_blocks + 1)]
+    return in_threads(work, [slice(start, stop) for start, stop in pairwise(cuts) if start < stop])
 
 
 def in_threads(work: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from .backend import Array, axpby, for_blocks, for_shares
+from .backend import Array, axpby, for_blocks
 from .parameters import Parameters
 
 
@@ -64,6 +64,7 @@ class AdamW:
             raise ValueError(
                 f"these gradients, {grads!r:.200}, are not those of the optimiser's parameters, {self.params}"
             )
+        lr, scale = float(lr), float(scale)  # a number of NumPy's would carry its dtype into the arrays
         self.t += 1
         p, m, v = self.params, self.m, self.v
         self._update(p.matrices, grads.matrices, m.matrices, v.matrices, lr, scale, self.weight_decay)
@@ -78,24 +79,21 @@ class AdamW:
         root = math.sqrt(1 - beta2**self.t)
         step_size, eps = lr * root / (1 - beta1**self.t), root * self.eps
 
-        def update_share(blocks: list[slice]) -> None:
-            scratch = xp.empty(max(block.stop - block.start for block in blocks), params.dtype)
-            for block in blocks:
-                p_b, g_b, m_b, v_b = params[block], grads[block], m[block], v[block]
-                s = scratch[: p_b.size]
-                xp.multiply(g_b, scale, out=s)  # g
-                # m = β1 m + (1 − β1) g
-                axpby(1 - beta1, s, beta1, m_b)
-                # v = β2 v + (1 − β2) g²
-                s *= s
-                axpby(1 - beta2, s, beta2, v_b)
-                # θ = θ (1 − lr·λ) − lr · m̂ / (√v̂ + ε)
-                xp.sqrt(v_b, out=s)
-                s += eps
-                xp.divide(m_b, s, out=s)
-                axpby(-step_size, s, 1 - lr * weight_decay, p_b)
+        def update_block(block: slice) -> None:
+            p_b, m_b, v_b = params[block], m[block], v[block]
+            s = scale * grads[block]  # g
+            # m = β1 m + (1 − β1) g
+            axpby(1 - beta1, s, beta1, m_b)
+            # v = β2 v + (1 − β2) g²
+            s *= s
+            axpby(1 - beta2, s, beta2, v_b)
+            # θ = θ (1 − lr·λ) − lr · m̂ / (√v̂ + ε)
+            xp.sqrt(v_b, out=s)
+            s += eps
+            xp.divide(m_b, s, out=s)
+            axpby(-step_size, s, 1 - lr * weight_decay, p_b)
 
-        for_shares(update_share, params.size, xp)
+        for_blocks(update_block, params.size, xp)
 
 
 NORM_BLOCK = 2**20  # numbers: a smaller sum of squares is done before another core is awake

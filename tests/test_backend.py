@@ -27,7 +27,6 @@ from numpy_gpt.backend import (
     device_module,
     erf,
     for_blocks,
-    for_shares,
     in_threads,
     keep_freed_memory,
     matmul,
@@ -342,17 +341,14 @@ def test_matmul_both_is_both_products(monkeypatch, cores):
     np.testing.assert_allclose(second, a @ c, rtol=1e-14)
 
 
-def test_for_shares_gives_each_core_its_blocks_in_order(monkeypatch):
+def test_for_blocks_gives_every_core_as_many(monkeypatch):
     monkeypatch.setattr(backend.os, "cpu_count", lambda: 2)
-    assert for_shares(lambda blocks: blocks, 10, np, 3) == [
-        [slice(0, 2), slice(2, 5)],
-        [slice(5, 7), slice(7, 10)],
-    ]
-    assert for_shares(lambda blocks: blocks, 3, np, 3) == [[slice(0, 3)]]
-    assert for_shares(lambda blocks: blocks, 3, np, 1) == [[slice(0, 1), slice(1, 2)], [slice(2, 3)]]
+    assert for_blocks(lambda block: block, 10, np, 3) == [slice(0, 2), slice(2, 5), slice(5, 7), slice(7, 10)]
+    assert for_blocks(lambda block: block, 3, np, 3) == [slice(0, 3)]
+    assert for_blocks(lambda block: block, 3, np, 1) == [slice(0, 1), slice(1, 2), slice(2, 3)]
     with ThreadPoolExecutor(1) as pool:  # a thread beside others keeps to itself
-        assert len(pool.submit(for_shares, lambda blocks: blocks, 10, np, 3).result()) == 1
-    assert for_shares(lambda blocks: blocks, 10, strict_device, 3) == [[slice(0, 10)]]
+        blocks = pool.submit(for_blocks, lambda block: block, 10, np, 3).result()
+    assert blocks == [slice(0, 2), slice(2, 5), slice(5, 7), slice(7, 10)]
 
 
 def test_in_threads_hands_on_the_error_of_any_item():
