@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,12 @@ class Schedule:
                 continue
             if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
                 raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+            object.__setattr__(self, name, int(value))  # NumPy's numbers do not go into a checkpoint's JSON
+        for name in ("lr", "min_lr", "beta1", "beta2", "weight_decay", "clip"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise ValueError(f"{name} must be a number, got {value!r}")
+            object.__setattr__(self, name, float(value))
         if not self.min_lr >= 0:
             raise ValueError(f"min_lr must be at least 0, got {self.min_lr}")
         if not self.min_lr <= self.lr < math.inf:

@@ -1,5 +1,8 @@
+import json
 import math
+import re
 import tracemalloc
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -177,3 +180,16 @@ def test_text_shorter_than_a_window_says_so():
 def test_schedule_refuses_a_number_outside_its_range(name, value):
     with pytest.raises(ValueError, match=rf"{name} must be .*{value}"):
         Schedule(**{name: value})
+
+
+def test_schedule_of_numpys_numbers_goes_into_json():
+    schedule = Schedule(steps=np.int64(3), save_every=np.int32(2), lr=np.float32(0.5), min_lr=np.float64(0.25), clip=2)
+    assert json.loads(json.dumps(asdict(schedule))) == asdict(
+        Schedule(steps=3, save_every=2, lr=0.5, min_lr=0.25, clip=2.0)
+    )
+
+
+@pytest.mark.parametrize("value", ["0.1", None, True, [0.1]])
+def test_schedule_refuses_what_is_no_number(value):
+    with pytest.raises(ValueError, match=re.escape(f"weight_decay must be a number, got {value!r}")):
+        Schedule(weight_decay=value)
