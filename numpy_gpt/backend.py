@@ -181,7 +181,12 @@ def spare_cores() -> int:
     Another thread has others beside it, the workers of `accumulation` say, that fill the cores.
     """
     alone = threading.current_thread() is threading.main_thread() and not _HELD.get()
-    return (os.cpu_count() or 1) if alone else 1
+    return n_cores() if alone else 1
+
+
+def n_cores() -> int:
+    """Return how many cores this process may use, which a cluster or a container makes fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 _HELD = ContextVar("held to one core", default=False)
@@ -280,7 +285,7 @@ def _calls() -> SimpleQueue[Call]:
         while True:
             calls.get().make()
 
-    for _ in range((os.cpu_count() or 1) - 1):
+    for _ in range(n_cores() - 1):
         threading.Thread(target=help_out, name="numpy_gpt helper", daemon=True).start()
     return calls
 

@@ -234,21 +234,21 @@ def test_in_threads_waits_for_no_helper_that_has_not_begun(monkeypatch):
     """With every helper busy, the caller does all the work itself."""
     monkeypatch.setattr(backend, "_calls", lambda: queue)
     queue = SimpleQueue()  # from which no thread takes
-    monkeypatch.setattr(backend.os, "cpu_count", lambda: 3)
+    monkeypatch.setattr(backend, "n_cores", lambda: 3)
     assert in_threads(lambda item: threading.current_thread(), range(4)) == 4 * [threading.main_thread()]
     while not queue.empty():
         queue.get().make()  # too late: taken back
 
 
 def test_in_threads_shares_the_work(monkeypatch):
-    monkeypatch.setattr(backend.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(backend, "n_cores", lambda: 2)
     meeting = threading.Barrier(2, timeout=60)  # which takes two threads at once
     backend._calls.cache_clear()
     assert set(in_threads(lambda item: meeting.wait(), range(2))) == {0, 1}
 
 
 def test_in_threads_keeps_nothing_alive(monkeypatch):
-    monkeypatch.setattr(backend.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(backend, "n_cores", lambda: 2)
     items = [np.ones(3), np.ones(3)]
     alive = [weakref.ref(item) for item in items]
     meeting = threading.Barrier(2, timeout=60)
@@ -264,7 +264,7 @@ def test_in_threads_keeps_nothing_alive(monkeypatch):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork a process")
 def test_in_threads_in_a_forked_process(monkeypatch):
     """Threads are not forked along: the child starts its own, and neither hangs."""
-    monkeypatch.setattr(backend.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(backend, "n_cores", lambda: 2)
     meeting = threading.Barrier(2, timeout=60)
     in_threads(lambda item: meeting.wait(), range(2))
     context = multiprocessing.get_context("fork")
@@ -281,7 +281,7 @@ def test_in_threads_hands_on_errors():
 
 def share_between_two(patch):
     """Make it two cores, whatever the machine has, and no product too small to share between them."""
-    patch.setattr(backend.os, "cpu_count", lambda: 2)
+    patch.setattr(backend, "n_cores", lambda: 2)
     patch.setattr(backend, "SHARED_PRODUCT", 0)
 
 
@@ -323,7 +323,7 @@ def test_matmul_gives_each_core_a_half(two_cores, monkeypatch, shape_a, shape_b)
 
 
 def test_matmul_leaves_many_cores_to_blas(two_cores, monkeypatch):
-    monkeypatch.setattr(backend.os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(backend, "n_cores", lambda: 64)
     monkeypatch.setattr(backend, "in_threads", None)
     np.testing.assert_array_equal(matmul(np.ones((4, 3)), np.ones((3, 6))), np.full((4, 6), 3.0))
 
@@ -331,7 +331,7 @@ def test_matmul_leaves_many_cores_to_blas(two_cores, monkeypatch):
 @pytest.mark.parametrize("cores", [1, 2, 3, 64])
 def test_matmul_both_is_both_products(monkeypatch, cores):
     share_between_two(monkeypatch)
-    monkeypatch.setattr(backend.os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(backend, "n_cores", lambda: cores)
     rng = np.random.default_rng(0)
     a, b, c = rng.standard_normal((5, 4)), rng.standard_normal((4, 3)), rng.standard_normal((4, 6))
     out = np.full((5, 6), 7.0)
@@ -342,7 +342,7 @@ def test_matmul_both_is_both_products(monkeypatch, cores):
 
 
 def test_for_blocks_gives_every_core_as_many(monkeypatch):
-    monkeypatch.setattr(backend.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(backend, "n_cores", lambda: 2)
     assert for_blocks(lambda block: block, 10, np, 3) == [slice(0, 2), slice(2, 5), slice(5, 7), slice(7, 10)]
     assert for_blocks(lambda block: block, 3, np, 3) == [slice(0, 3)]
     assert for_blocks(lambda block: block, 3, np, 1) == [slice(0, 1), slice(1, 2), slice(2, 3)]
@@ -418,8 +418,25 @@ def test_matmul_on_every_device(xp):
     np.testing.assert_array_equal(to_numpy(matmul(a, b)), [[11.0]])
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not say which cores a process has")
+def test_n_cores_are_those_the_process_may_use():
+    core = min(os.sched_getaffinity(0))
+    code = f"import os; from numpy_gpt.backend import n_cores; os.sched_setaffinity(0, {{{core}}}); print(n_cores())"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "1\n"
+    assert backend.n_cores() == len(os.sched_getaffinity(0))
+
+
+def test_n_cores_where_the_system_does_not_say(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert backend.n_cores() == 1
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    assert backend.n_cores() == 7
+
+
 def test_held_to_one_core(monkeypatch):
-    monkeypatch.setattr(backend.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(backend, "n_cores", lambda: 4)
     with threadpool_limits(2, user_api="blas"):
         with one_core():
             assert spare_cores() == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from ..backend import n_cores
 from ..config import Config
 from ..model import BLOCK, Model, next_ids
 from ..ops import embedding_forward
@@ -214,7 +214,7 @@ def check_projections(
         return lines
 
     lines = []
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(os.cpu_count()) as threads:
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(n_cores()) as threads:
         *alone, jointly = groups
         found = threads.map(work, range(len(alone)), alone)  # the joint one, which needs the most memory, by itself
         try:
