@@ -271,18 +271,22 @@ def download(name: str) -> tuple[Path, Path]:
         raise ValueError(
             f"{name}: no such folder here, and to download it takes pip install 'numpy_gpt[hub]'; do that, {by_hand}"
         ) from error
-    print(f"Looking for {repository} on Hugging Face's hub", file=sys.stderr)
     log = logging.getLogger("huggingface_hub")
     level = log.level
     log.setLevel(logging.ERROR)  # it warns of each of its attempts; our one line is enough
     try:
-        config_file, weights = (Path(hf_hub_download(repository, file)) for file in (CONFIG, WEIGHTS))
+        try:  # an earlier download, which takes no network
+            paths = [hf_hub_download(repository, file, local_files_only=True) for file in (CONFIG, WEIGHTS)]
+        except FileNotFoundError:
+            print(f"Looking for {repository} on Hugging Face's hub", file=sys.stderr)
+            paths = [hf_hub_download(repository, file) for file in (CONFIG, WEIGHTS)]
     except Exception as error:  # its versions raise those of several HTTP libraries; all mean: not downloaded
         cause = error.__cause__ or error
         reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
         raise ValueError(f"{name}: no such folder here, and no download: {reason}; try again, {by_hand}") from error
     finally:
         log.setLevel(level)
+    config_file, weights = map(Path, paths)
     return config_file, weights
 
 

@@ -488,10 +488,21 @@ def test_the_path_of_a_run_that_is_not_there_is_no_name(hub, tmp_path):
 
 @pytest.fixture
 def hub(monkeypatch, folder):
-    """A stand-in for huggingface_hub that hands out the golden files; its list tells what was asked of it."""
-    asked = []
+    """A stand-in for huggingface_hub that hands out the golden files; its list tells what was asked of it.
+
+    Its set `downloaded` holds the files that it has without a network.
+    """
+    asked, downloaded = [], set()
     module = ModuleType("huggingface_hub")
-    module.hf_hub_download = lambda repository, file: asked.append((repository, file)) or str(folder / file)
+
+    def hf_hub_download(repository, file, local_files_only=False):
+        if local_files_only and file not in downloaded:
+            raise FileNotFoundError(file)
+        if not local_files_only:
+            asked.append((repository, file))
+        return str(folder / file)
+
+    module.hf_hub_download, module.downloaded = hf_hub_download, downloaded
     monkeypatch.setitem(sys.modules, "huggingface_hub", module)
     monkeypatch.chdir(folder.parent)
     module.asked = asked
@@ -511,11 +522,29 @@ def test_name_downloads_two_files_and_no_pickle(hub, folder, name, repository):
     assert hub.asked == [(repository, "config.json"), (repository, "model.safetensors")]
 
 
-def test_what_is_looked_for_is_told_before_the_hub_is_asked(hub, folder, capsys):
-    told = []
-    hub.hf_hub_download = lambda repository, file: told.append(capsys.readouterr().err) or str(folder / file)
+def test_what_is_looked_for_is_told_before_the_hub_is_asked(hub, capsys):
+    told, download = [], hub.hf_hub_download
+
+    def listen(repository, file, local_files_only=False):
+        told.append(capsys.readouterr().err)
+        return download(repository, file, local_files_only)
+
+    hub.hf_hub_download = listen
     load_pretrained("gpt2")
-    assert told == ["Looking for openai-community/gpt2 on Hugging Face's hub\n", ""]
+    assert told == ["", "Looking for openai-community/gpt2 on Hugging Face's hub\n", ""]
+
+
+def test_what_was_downloaded_takes_no_network(hub, folder, capsys):
+    hub.downloaded.update(["config.json", "model.safetensors"])
+    assert_same(load_pretrained("gpt2"), load_pretrained(folder))
+    assert hub.asked == []
+    assert capsys.readouterr().err == ""
+
+
+def test_half_a_download_is_completed(hub, folder):
+    hub.downloaded.add("config.json")
+    assert_same(load_pretrained("gpt2"), load_pretrained(folder))
+    assert [file for _, file in hub.asked] == ["config.json", "model.safetensors"]
 
 
 def test_folder_goes_before_a_name(hub, folder, capsys):
@@ -543,8 +572,8 @@ def test_download_without_the_extra(hub, monkeypatch):
 
 @pytest.mark.parametrize("error", [OSError("no\n\nroute"), RuntimeError("no"), TimeoutError()])
 def test_download_that_fails_is_one_line(hub, error):
-    def fail(repository, file):
-        raise error
+    def fail(repository, file, local_files_only=False):
+        raise FileNotFoundError if local_files_only else error
 
     hub.hf_hub_download = fail
     with pytest.raises(ValueError, match=r"\Agpt2: .*no download: (no|TimeoutError); .*path of a folder.*\Z"):
