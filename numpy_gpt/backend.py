@@ -185,7 +185,7 @@ def spare_cores() -> int:
 
 
 def n_cores() -> int:
-    """Return how many cores this process may use, which a cluster or a container makes fewer than there are."""
+    """Return how many cores this process may use: a cluster's scheduler, say, allots it fewer than there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -236,9 +236,9 @@ def in_threads(work: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
     with _blas().limit(limits=1, user_api="blas"):
         # A copy of the context, so that np.errstate of the caller holds in the threads too.
         calls = [Call(partial(copy_context().run, take)) for _ in range(n_helpers)]
-        for call in calls:
-            _calls().put(call)
         try:
+            for call in calls:
+                _calls().put(call)
             take()
         finally:
             for call in calls:
