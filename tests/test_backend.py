@@ -274,6 +274,18 @@ def test_in_threads_in_a_forked_process(monkeypatch):
     assert child.exitcode == 0
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_blas_gets_its_threads_back_whatever_happens(monkeypatch, error):
+    def work(item):
+        raise error
+
+    monkeypatch.setattr(backend, "n_cores", lambda: 2)
+    with threadpool_limits(2, user_api="blas"):
+        with pytest.raises(error):
+            in_threads(work, range(2))
+        assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"} == {2}
+
+
 def test_in_threads_hands_on_errors():
     with pytest.raises(ZeroDivisionError):
         in_threads(lambda item: 1 // item, [1, 0])
