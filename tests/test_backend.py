@@ -390,6 +390,17 @@ def test_axpby(a, b, n, dtype, seed):
     np.testing.assert_array_equal(x, before)
 
 
+def in_wheels_blas():
+    return any("libscipy_openblas64" in library["filepath"] for library in threadpool_info())
+
+
+@pytest.mark.skipif(not in_wheels_blas(), reason="this NumPy has another BLAS than its wheels for Linux")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_axpby_is_found_in_numpys_wheels(dtype):
+    """Else every test of axpby would pass by NumPy's own three passes."""
+    assert backend._blas_axpby(np.dtype(dtype)) is not None
+
+
 def test_axpby_leaves_the_neighbours_alone():
     y = np.arange(9.0, dtype="float32")
     axpby(2.0, np.ones(4, "float32"), 10.0, y[3:7])
