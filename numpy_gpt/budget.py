@@ -259,13 +259,13 @@ def step_ops(config: Config, B: int, T: int) -> list[Op]:
         block("scores", "attend", scores, scores_cost(B, h, T, d_head, config.scale)),
         block("attn", "softmax", "softmax(scores)", softmax_cost(B * h * T, T)),
         block("out", "attend", "attn @ v", values_cost(B, h, T, d_head)),
-        block("proj", "linear", "out @ W_o + b_o", linear_cost(R, d, d)),
+        block("W_o", "linear", "out @ W_o + b_o", linear_cost(R, d, d)),
         block("residual_attn", "residual", "x + out", residual_cost(R * d)),
     ]
     mlp = [
-        block("expand", "linear", "x @ W_1 + b_1", linear_cost(R, d, 4 * d)),
+        block("W_1", "linear", "x @ W_1 + b_1", linear_cost(R, d, 4 * d)),
         block("gelu", "gelu" if config.gelu == "tanh" else "gelu_exact", "GELU(u)", gelu_cost(4 * R * d, config.gelu)),
-        block("contract", "linear", "h1 @ W_2 + b_2", linear_cost(R, 4 * d, d)),
+        block("W_2", "linear", "h1 @ W_2 + b_2", linear_cost(R, 4 * d, d)),
         block("residual_mlp", "residual", "x + y", residual_cost(R * d)),
     ]
     head = "x @ W_te.T" if config.tie else "x @ W_head.T"
@@ -279,7 +279,7 @@ def step_ops(config: Config, B: int, T: int) -> list[Op]:
         ),
         *([ln_1, *attention, ln_2, *mlp] if config.norm == "pre" else [*attention, ln_1, *mlp, ln_2]),
         Op("head", "ln_f", "layernorm", "LN(x)", layernorm_cost(R, d)),
-        Op("head", "logits", "head", head, head_cost(R, d, V)),
+        Op("head", "head", "head", head, head_cost(R, d, V)),
         Op("head", "loss", "cross_entropy", "-log softmax(logits)", cross_entropy_cost(R, V)),
     ]
     if config.tie:

@@ -337,11 +337,11 @@ def test_flops_of_the_real_optimiser(config):
 def test_ops_are_the_lessons_in_order():
     names = [op.name for op in step_ops(CONFIGS["lesson"], 1, 1)]
     assert " ".join(names) == (
-        "embedding ln_1 qkv scores attn out proj residual_attn ln_2 expand gelu contract residual_mlp "
-        "ln_f logits loss tied_sum"
+        "embedding ln_1 qkv scores attn out W_o residual_attn ln_2 W_1 gelu W_2 residual_mlp "
+        "ln_f head loss tied_sum"
     )
     post = [op.name for op in step_ops(CONFIGS["post-norm, exact GELU"], 1, 1)]
-    assert post.index("residual_attn") < post.index("ln_1") < post.index("expand") < post.index("ln_2")
+    assert post.index("residual_attn") < post.index("ln_1") < post.index("W_1") < post.index("ln_2")
     assert sorted(post) == sorted(names)
     assert "tied_sum" not in [op.name for op in step_ops(CONFIGS["untied"], 1, 1)]
 
@@ -520,13 +520,13 @@ def test_crossover_by_counting(preset, percent):
         cost = {op.name: op for op in step_ops(config, 1, T)}
         growing = sum(op.times * op.cost.forward for name, op in cost.items() if name in ("scores", "attn", "out"))
         growing -= config.L * config.h * T  # softmax's one FLOP a row
-        rows = {"qkv": 3 * config.d, "proj": config.d, "expand": 4 * config.d, "contract": config.d, "logits": 0}
+        rows = {"qkv": 3 * config.d, "W_o": config.d, "W_1": 4 * config.d, "W_2": config.d, "head": 0}
         products = sum(op.times * (op.cost.forward - T * rows[n]) for n, op in cost.items() if n in linears)
         return growing / products
 
     found = crossover(config, percent)
-    block = ("qkv", "proj", "expand", "contract")
-    for T, linears in ((found["T_block"], block), (found["T"], (*block, "logits"))):
+    block = ("qkv", "W_o", "W_1", "W_2")
+    for T, linears in ((found["T_block"], block), (found["T"], (*block, "head"))):
         assert share(T, linears) >= percent / 100
         assert T == 1 or share(T - 1, linears) < percent / 100
     assert found["share"] == percent / 100

@@ -206,10 +206,10 @@ def expected(settings):
     block = {name.removeprefix("block.0."): n for name, n in shapes.items() if name.startswith("block.0.")}
     owned = {
         "embedding": shapes["W_te"] + shapes["W_pe"], "ln_1": block["ln_1.gamma"] + block["ln_1.beta"],
-        "qkv": block["W_qkv"] + block["b_qkv"], "proj": block["W_o"] + block["b_o"],
-        "ln_2": block["ln_2.gamma"] + block["ln_2.beta"], "expand": block["W_1"] + block["b_1"],
-        "contract": block["W_2"] + block["b_2"], "ln_f": shapes["ln_f.gamma"] + shapes["ln_f.beta"],
-        "logits": shapes.get("W_head", 0),
+        "qkv": block["W_qkv"] + block["b_qkv"], "W_o": block["W_o"] + block["b_o"],
+        "ln_2": block["ln_2.gamma"] + block["ln_2.beta"], "W_1": block["W_1"] + block["b_1"],
+        "W_2": block["W_2"] + block["b_2"], "ln_f": shapes["ln_f.gamma"] + shapes["ln_f.beta"],
+        "head": shapes.get("W_head", 0),
     }  # fmt: skip
     ops = {}
     for op in flops["ops"]:

@@ -56,7 +56,7 @@ SPANS: dict[str, tuple[list[Span], list[Span]]] = {
         [(ops.attend_forward, "out = attn @ v", "out = attn @ v")],
         [(ops.attend_backward, "# out = attn @ v", "dv = attn")],
     ),
-    "proj": (
+    "W_o": (
         [(ops.attention_forward, "out = merge_heads(out)", "out, cache_o = linear_forward"), LINEAR[0]],
         [(ops.attention_backward, "# out = out @ W_o + b_o", "dout = split_heads"), LINEAR[1]],
     ),
@@ -65,7 +65,7 @@ SPANS: dict[str, tuple[list[Span], list[Span]]] = {
         [(model.block_backward, "# x = x + Attn(LN(x))", "dx = dx + dy")],
     ),
     "ln_2": LAYERNORM,
-    "expand": (
+    "W_1": (
         [(ops.mlp_forward, "h1, cache_1 = linear_forward", "h1, cache_1 = linear_forward"), LINEAR[0]],
         [(ops.mlp_backward, "# h1 = x @ W_1 + b_1", "dx, dW_1, db_1 = linear_backward"), LINEAR[1]],
     ),
@@ -73,7 +73,7 @@ SPANS: dict[str, tuple[list[Span], list[Span]]] = {
         [(blocked.gelu_and_slope, "half = x * x", "xp.multiply(x, half, out=y)")],
         [(blocked.gelu_blocked_backward, "xp.multiply(dy_flat", "xp.multiply(dy_flat")],
     ),
-    "contract": (
+    "W_2": (
         [(ops.mlp_forward, "y, cache_2 = linear_forward", "y, cache_2 = linear_forward"), LINEAR[0]],
         [(ops.mlp_backward, "# y = h1 @ W_2 + b_2", "dh1, dW_2, db_2 = linear_backward"), LINEAR[1]],
     ),
@@ -82,7 +82,7 @@ SPANS: dict[str, tuple[list[Span], list[Span]]] = {
         [(model.block_backward, "# x = x + MLP(LN(x))", "dx = dx + dy")],
     ),
     "ln_f": LAYERNORM,
-    "logits": (
+    "head": (
         [(ops.head_forward, "x_rows = x.reshape", "logits = matmul")],
         [(ops.head_backward, "dlogits_rows = ", "dx, dW_te = matmul_both")],
     ),

@@ -36,17 +36,13 @@ KINDS = {
     "rest": "rest",
 }
 
-# What `budget.step_ops` calls otherwise.
+# Where the ops belong that `budget.step_ops` counts apart.
 COUNTED_AS = {
     "scores": "attend",
     "attn": "attend",
     "out": "attend",
-    "proj": "W_o",
-    "expand": "W_1",
-    "contract": "W_2",
     "residual_attn": "residual",
     "residual_mlp": "residual",
-    "logits": "head",
     "tied_sum": "rest",
 }
 
