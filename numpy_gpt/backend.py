@@ -33,7 +33,7 @@ def array_module(x: Array) -> ModuleType:
     """
     if isinstance(x, (np.ndarray, np.generic)):
         return np
-    module = sys.modules[type(x).__module__.partition(".")[0]]
+    module = sys.modules.get(type(x).__module__.partition(".")[0], np)
     if isinstance(x, getattr(module, "ndarray", ())):
         return module
     raise TypeError(f"expected a NumPy or CuPy array, got {type(x).__name__}: {x!r:.60}")

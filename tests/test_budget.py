@@ -337,8 +337,7 @@ def test_flops_of_the_real_optimiser(config):
 def test_ops_are_the_lessons_in_order():
     names = [op.name for op in step_ops(CONFIGS["lesson"], 1, 1)]
     assert " ".join(names) == (
-        "embedding ln_1 qkv scores attn out W_o residual_attn ln_2 W_1 gelu W_2 residual_mlp "
-        "ln_f head loss tied_sum"
+        "embedding ln_1 qkv scores attn out W_o residual_attn ln_2 W_1 gelu W_2 residual_mlp ln_f head loss tied_sum"
     )
     post = [op.name for op in step_ops(CONFIGS["post-norm, exact GELU"], 1, 1)]
     assert post.index("residual_attn") < post.index("ln_1") < post.index("W_1") < post.index("ln_2")

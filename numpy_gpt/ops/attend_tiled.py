@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 
 from ..backend import Array, array_module, in_threads, spare_cores
+from .checks import check_floating, check_qkv
 from .layernorm import row_dot
 
 TILE = 128  # queries a tile
@@ -30,7 +31,11 @@ def attend_tiled_forward(q: Array, k: Array, v: Array, causal: bool = True, scal
 
     q, k, v (B, h, T, d_head)  ->  out (B, h, T, d_head).
     FLOPs a head: those of `attend_forward`; for a long T about half of them, forward and backward.
+
+    Raises ValueError as `attend_forward`.
     """
+    check_floating(q=q, k=k, v=v)
+    check_qkv(q, k, v)
     xp = array_module(q)
     shape = q.shape
     T, d_head = shape[-2:]
@@ -127,8 +132,8 @@ def transpose(t: Array) -> Array:
 
 
 def merge_leading(t: Array) -> Array:
-    """(..., h, T, d_head) -> (B, h, T, d_head): the axes before the heads made one."""
-    return t.reshape(math.prod(t.shape[:-3]), *t.shape[-3:])
+    """(..., h, T, d_head) -> (B, h, T, d_head): the axes before the heads made one; a matrix is one head."""
+    return t.reshape(math.prod(t.shape[:-3]), *(1, *t.shape)[-3:])
 
 
 def empty_heads(like: Array) -> Array:

@@ -13,14 +13,18 @@ import numpy as np
 
 from ..backend import Array, array_module
 from .attend_tiled import attend_tiled_backward, attend_tiled_forward, tiled_weights
-from .checks import check_floating, check_shape
+from .checks import check_axes, check_floating, check_heads, check_qkv, check_shape
 from .linear import linear_backward, linear_forward
 from .softmax import causal_mask, softmax_backward, softmax_forward
 
 
 def split_heads(t: Array, h: int) -> Array:
-    """(B, T, d) -> (B, T, h, d_head) -> (B, h, T, d_head): a view. Its backward is `merge_heads`."""
+    """(B, T, d) -> (B, T, h, d_head) -> (B, h, T, d_head): a view. Its backward is `merge_heads`.
+
+    Raises ValueError where h does not divide d.
+    """
     *B, T, d = t.shape
+    check_heads(d, h, f"an array {t.shape}")
     return t.reshape(*B, T, h, d // h).swapaxes(-3, -2)
 
 
@@ -36,14 +40,15 @@ def qkv_forward(x: Array, W_qkv: Array, b_qkv: Array, h: int) -> tuple[tuple[Arr
     x (B, T, d), W_qkv (d, 3d), b_qkv (3d,)  ->  q, k, v, each (B, h, T, d_head).
     FLOPs a token: 6d² forward, 12d² backward. Lesson §2; Vaswani et al., 2017.
 
-    Raises ValueError where a shape does not fit the others, or h does not divide d.
+    Raises ValueError where a shape does not fit the others, or h does not divide d, and for whole numbers and
+    mixed precisions.
     """
     check_floating(x=x, W_qkv=W_qkv, b_qkv=b_qkv)
     xp = array_module(x)
+    check_axes(W_qkv, "W_qkv", "d", "3d")
     d = len(W_qkv)
     check_shape(W_qkv, (d, 3 * d), "W_qkv", f"d = {d}")
-    if h < 1 or d % h:
-        raise ValueError(f"W_qkv has d = {d}, which h = {h} heads do not divide")
+    check_heads(d, h, "W_qkv")
     qkv, cache = linear_forward(x, W_qkv, b_qkv)  # (B, T, 3d)
     q, k, v = xp.split(qkv, 3, axis=-1)  # each (B, T, d)
     q, k, v = (split_heads(t, h) for t in (q, k, v))  # each (B, h, T, d_head)
@@ -77,11 +82,10 @@ def attend_forward(q: Array, k: Array, v: Array, causal: bool = True, scale: boo
     softmax, forward and backward alike.
     Lesson §2; Vaswani et al., 2017.
 
-    Raises ValueError where q, k and v are not of one shape.
+    Raises ValueError where q, k and v are not of one shape, and for whole numbers and mixed precisions.
     """
     check_floating(q=q, k=k, v=v)
-    for name, t in (("k", k), ("v", v)):
-        check_shape(t, q.shape, name, f"q {q.shape}")
+    check_qkv(q, k, v)
     xp = array_module(q)
     T, d_head = q.shape[-2:]
     scores = q @ k.swapaxes(-2, -1)  # (B, h, T, T)
@@ -115,7 +119,7 @@ def attend_pair(q: Array) -> tuple[Callable, Callable]:
 
 
 def attention_weights(cache: tuple) -> Array:
-    """Return attn (B, h, T, T) from the cache of `attention_forward`: how much of each j position t takes in."""
+    """Return attn (B, h, T, T) from the cache of `attention_forward`: how much of position j goes into position t."""
     (_, _, x_shape), cache_attend, _, h, _ = cache
     in_tiles = isinstance(cache_attend[4], list)  # from `attend_tiled_forward`
     attn = tiled_weights(cache_attend) if in_tiles else cache_attend[3]
@@ -139,9 +143,12 @@ def attention_forward(
     FLOPs a token: 8d² + 4·T·d forward, softmax apart; twice that backward.
     Lesson §2; Vaswani et al., 2017.
 
-    Raises ValueError where a shape does not fit the others, or h does not divide d.
+    Raises ValueError where a shape does not fit the others, or h does not divide d, and for whole numbers and
+    mixed precisions.
     """
+    check_floating(x=x, W_qkv=W_qkv, b_qkv=b_qkv, W_o=W_o, b_o=b_o)
     (q, k, v), cache_qkv = qkv_forward(x, W_qkv, b_qkv, h)  # each (B, h, T, d_head)
+    check_shape(W_o, x.shape[-1:] * 2, "W_o", f"W_qkv {W_qkv.shape}")
     attend, attend_back = attend_pair(q)
     out, cache_attend = attend(q, k, v, causal, scale)  # (B, h, T, d_head)
     out = merge_heads(out)  # (B, T, d)

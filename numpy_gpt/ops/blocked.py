@@ -33,7 +33,7 @@ def for_rows(work: Callable[[slice], Any], x: Array, block: int = BLOCK_SIZE) ->
 
 
 def gelu_blocked_forward(x: Array) -> tuple[Array, tuple]:
-    """`gelu_forward`, block by block; saves dy/dx, one array, in place of x and tanh u.
+    """`gelu_forward`, block by block; saves dy/dx, one array, in place of x and tanh z.
 
     FLOPs an element, tanh counted as one: 15 forward, 1 backward.
     """
@@ -49,18 +49,18 @@ def gelu_blocked_forward(x: Array) -> tuple[Array, tuple]:
 
 
 def gelu_and_slope(x: Array, y: Array, slope: Array) -> None:
-    """Write GELU(x) into y and its derivative into slope. With half = ½ (1 + tanh u), as in gelu.py,
+    """Write GELU(x) into y and its derivative into slope. With half = ½ (1 + tanh z), as in gelu.py,
 
-    y = x · half,  dy/dx = half · (1 + 2x du/dx · (1 − half)).
+    y = x · half,  dy/dx = half · (1 + 2x dz/dx · (1 − half)).
     """
     xp = array_module(x)
     half = x * x
     xp.multiply(half, 6 * SQRT_2_OVER_PI * CUBIC, out=slope)
-    slope += 2 * SQRT_2_OVER_PI  # 2 du/dx
+    slope += 2 * SQRT_2_OVER_PI  # 2 dz/dx
     slope *= x
     half *= SQRT_2_OVER_PI * CUBIC
     half += SQRT_2_OVER_PI
-    half *= x  # u
+    half *= x  # z
     xp.tanh(half, out=half)
     half += 1
     half *= 0.5
@@ -146,7 +146,7 @@ def cross_entropy_blocked_backward(dloss: Array | float, cache: tuple) -> Array:
     """`cross_entropy_backward`, some rows at a time."""
     shape, blocks = cache
     if len(blocks) == 1:
-        return cross_entropy_backward(dloss, blocks[0][2])
+        return cross_entropy_backward(dloss, blocks[0][2]).reshape(shape)
     dtype = blocks[0][2][0].dtype  # of the probabilities
     dlogits = np.empty(shape, dtype)
     dlogits_rows = dlogits.reshape(-1, shape[-1])  # (N, V)

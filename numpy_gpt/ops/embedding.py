@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..backend import Array, array_module, scatter_add
-from .checks import check_floating, check_ids
+from .checks import check_axes, check_floating, check_ids, check_shape
 
 
 def embedding_forward(idx: Array, W_te: Array, W_pe: Array) -> tuple[Array, tuple]:
@@ -13,10 +13,13 @@ def embedding_forward(idx: Array, W_te: Array, W_pe: Array) -> tuple[Array, tupl
     FLOPs: d a token forward (one addition), 2d backward. Lesson §1; Radford et al., 2019.
 
     Raises ValueError for ids that are not integers in 0 <= id < V (naming the first bad
-    position and value), and for T > T_max.
+    position and value), for T > T_max, and for tables of other shapes or of two precisions.
     """
     check_floating(W_te=W_te, W_pe=W_pe)
-    V, T_max = len(W_te), len(W_pe)
+    check_axes(W_te, "W_te", "V", "d")
+    check_axes(W_pe, "W_pe", "T_max", "d")
+    (V, d), T_max = W_te.shape, len(W_pe)
+    check_shape(W_pe, (T_max, d), "W_pe", f"W_te {W_te.shape}")
     idx = check_ids(idx, V, "idx")
     if idx.ndim == 0:
         raise ValueError("idx must be (..., T), got shape ()")

@@ -16,19 +16,21 @@ CUBIC = 0.044715
 
 
 def gelu_forward(x: Array, out: tuple = (None, None)) -> tuple[Array, tuple]:
-    """y = ½ x (1 + tanh u),  u = √(2/π) (x + 0.044715 x³): GPT-2's GELU, within 4.8e-4 of x·Φ(x).
+    """y = ½ x (1 + tanh z),  z = √(2/π) (x + 0.044715 x³): GPT-2's GELU, within 4.8e-4 of x·Φ(x).
 
     x of any shape  ->  y of the same shape.
     FLOPs an element, tanh counted as one: 8 forward, 11 backward.
     out: arrays to write y and t into, like NumPy's own out=.
     Hendrycks & Gimpel, 2016; lesson §3.
+
+    Raises ValueError for whole numbers.
     """
     check_floating(x=x)
     xp = array_module(x)
     t = xp.multiply(x, x, out=out[1])
     t *= SQRT_2_OVER_PI * CUBIC
     t += SQRT_2_OVER_PI
-    t *= x  # u
+    t *= x  # z
     t = xp.tanh(t, out=out[1])
     y = xp.add(t, 1, out=out[0])
     y *= x
@@ -36,7 +38,7 @@ def gelu_forward(x: Array, out: tuple = (None, None)) -> tuple[Array, tuple]:
     return y, (x, t)
 
 
-# dy/dx = ½ (1 + t) + ½ x (1 − t²) du/dx,   du/dx = √(2/π) (1 + 3·0.044715 x²)
+# dy/dx = ½ (1 + t) + ½ x (1 − t²) dz/dx,   dz/dx = √(2/π) (1 + 3·0.044715 x²)
 
 
 def gelu_backward(dy: Array, cache: tuple, out: Array | None = None) -> Array:
@@ -47,7 +49,7 @@ def gelu_backward(dy: Array, cache: tuple, out: Array | None = None) -> Array:
     x, t = cache
     dx = array_module(x).multiply(x, x, out=out)
     dx *= 3 * SQRT_2_OVER_PI * CUBIC
-    dx += SQRT_2_OVER_PI  # du/dx
+    dx += SQRT_2_OVER_PI  # dz/dx
     dx *= x
     dx *= 1 - t * t
     dx += 1 + t
@@ -62,6 +64,8 @@ def gelu_exact_forward(x: Array) -> tuple[Array, tuple]:
     x of any shape  ->  y of the same shape.
     FLOPs an element, erf and exp counted as one each: 5 forward, 7 backward.
     Hendrycks & Gimpel, 2016; lesson §3.
+
+    Raises ValueError for whole numbers.
     """
     check_floating(x=x)
     cdf = 0.5 * (1 + erf(x / math.sqrt(2)))  # Φ(x)

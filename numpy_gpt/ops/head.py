@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..backend import Array, matmul, matmul_both
-from .checks import check_features, check_floating
+from .checks import check_axes, check_features, check_floating
 
 
 def head_forward(x: Array, W_te: Array) -> tuple[Array, tuple]:
@@ -12,9 +12,10 @@ def head_forward(x: Array, W_te: Array) -> tuple[Array, tuple]:
     x (..., d), W_te (V, d)  ->  logits (..., V).
     FLOPs a row: 2·d·V forward, twice that backward. Lesson §5; Press & Wolf, 2017.
 
-    Raises ValueError where x's last axis is not d.
+    Raises ValueError where a shape does not fit the other, and for whole numbers and mixed precisions.
     """
     check_floating(x=x, W_te=W_te)
+    check_axes(W_te, "W_te", "V", "d")
     V, d = W_te.shape
     check_features(x, d, "x", f"W_te {W_te.shape}")
     x_rows = x.reshape(-1, d)  # (rows, d)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from ..backend import Array, matmul, matmul_both
-from .checks import check_features, check_floating, check_shape
+from .checks import check_axes, check_features, check_floating, check_shape
 
 
 def linear_forward(x: Array, W: Array, b: Array) -> tuple[Array, tuple]:
     """y = x @ W + b
 
     x (..., n_in), W (n_in, n_out), b (n_out,)  ->  y (..., n_out).
-    FLOPs a row: 2·n_in·n_out forward, twice that backward (lesson §6).
+    FLOPs a row: 2·n_in·n_out forward, twice that backward (lesson §6), and n_out each for the bias.
 
-    Raises ValueError where x's last axis is not n_in, or b is not (n_out,).
+    Raises ValueError where a shape does not fit the others, and for whole numbers and mixed precisions.
     """
     check_floating(x=x, W=W, b=b)
+    check_axes(W, "W", "n_in", "n_out")
     n_in, n_out = W.shape
     check_features(x, n_in, "x", f"W {W.shape}")
     check_shape(b, (n_out,), "b", f"W {W.shape}")

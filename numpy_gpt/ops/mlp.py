@@ -7,6 +7,7 @@ from .blocked import gelu_blocked_backward, gelu_blocked_forward
 from .gelu import gelu_exact_backward, gelu_exact_forward
 from .linear import linear_backward, linear_forward
 
+# GPT-2's form in blocks: `gelu_forward`'s numbers, its slope taken on the way forward.
 GELU = {"tanh": (gelu_blocked_forward, gelu_blocked_backward), "exact": (gelu_exact_forward, gelu_exact_backward)}
 
 
@@ -22,8 +23,8 @@ def mlp_forward(x: Array, W_1: Array, b_1: Array, W_2: Array, b_2: Array, gelu: 
     if gelu not in GELU:
         raise ValueError(f"gelu must be one of {', '.join(GELU)}, got {gelu!r}")
     activate, _ = GELU[gelu]
-    h1, cache_1 = linear_forward(x, W_1, b_1)  # (..., 4d)  expand
-    h1, cache_gelu = activate(h1)  # (..., 4d)
+    u, cache_1 = linear_forward(x, W_1, b_1)  # (..., 4d)  expand
+    h1, cache_gelu = activate(u)  # (..., 4d)
     y, cache_2 = linear_forward(h1, W_2, b_2)  # (..., d)  contract
     return y, (cache_1, cache_gelu, cache_2, gelu)
 
@@ -39,8 +40,8 @@ def mlp_backward(
     _, activate_backward = GELU[gelu]
     # y = h1 @ W_2 + b_2
     dh1, dW_2, db_2 = linear_backward(dy, cache_2, out=out[2:])  # (..., 4d)
-    # h1 = GELU(h1)
-    dh1 = activate_backward(dh1, cache_gelu)  # (..., 4d)
-    # h1 = x @ W_1 + b_1
-    dx, dW_1, db_1 = linear_backward(dh1, cache_1, out=out[:2])  # (..., d)
+    # h1 = GELU(u)
+    du = activate_backward(dh1, cache_gelu)  # (..., 4d)
+    # u = x @ W_1 + b_1
+    dx, dW_1, db_1 = linear_backward(du, cache_1, out=out[:2])  # (..., d)
     return dx, dW_1, db_1, dW_2, db_2

@@ -100,6 +100,32 @@ def test_a_masked_score_is_never_computed():
     assert spoilt[:, :8].tobytes() == out[:, :8].tobytes()
 
 
+def test_one_head_alone():
+    rng = np.random.default_rng(6)
+    q, k, v, dout = random_array(rng, (4, 9, 3))
+    out, cache = attend_tiled_forward(q, k, v)
+    expected, expected_cache = attend_forward(q, k, v)
+    assert_close("out", out, expected, 1e-13)
+    for found, wanted in zip(attend_tiled_backward(dout, cache), attend_backward(dout, expected_cache), strict=True):
+        assert_close("gradient", found, wanted, 1e-13)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_bad_inputs_are_refused_by_name_as_by_the_plain_op(number):
+    shape, name = (2, 3, 5, 4), "qkv"[number]
+    for bad, error, message in (
+        (np.ones((1, 3, 5, 4)), ValueError, "has shape .*, but q .* expects"),  # would broadcast
+        (np.ones(shape, int), ValueError, f"{name} must be floating-point, got dtype int64"),
+        (np.ones(shape, "float32"), ValueError, "float.*: an op has one precision"),
+        ([1.0], TypeError, "expected a NumPy or CuPy array, got list"),
+    ):
+        inputs = [np.ones(shape) for _ in range(3)]
+        inputs[number] = bad
+        for forward in (attend_forward, attend_tiled_forward):
+            with pytest.raises(error, match=message):
+                forward(*inputs)
+
+
 def test_attention_takes_tiles_on_a_cpu(strict):
     q = np.ones((1, 3, 2))
     assert attend_pair(q) == (attend_tiled_forward, attend_tiled_backward)

@@ -3,7 +3,7 @@ import pytest
 from helpers import random_array
 
 from numpy_gpt import ops
-from numpy_gpt.ops.checks import check_features, check_floating, check_ids, check_shape
+from numpy_gpt.ops.checks import check_features, check_floating, check_ids, check_mask, check_shape
 
 
 def test_good_ids_pass(xp):
@@ -47,6 +47,12 @@ def test_narrow_ids_meet_a_wide_vocabulary(xp, dtype):
     check_ids(xp.asarray(np.arange(5, dtype=dtype)), 100_000, "idx", ignore_index=-100)
 
 
+@pytest.mark.parametrize("value", [2**64 - 1, 2**64 - 100])  # −1 and −100, wrapped
+def test_huge_unsigned_ids_do_not_wrap(value):
+    with pytest.raises(ValueError, match=rf"^targets\[1\] is {value}; ids must lie in"):
+        check_ids(np.array([0, value], np.uint64), 5, "targets", ignore_index=-100)
+
+
 def test_check_features(xp):
     check_features(xp.ones((2, 3)), 3, "x", "W")
     with pytest.raises(ValueError, match=r"^x has shape \(2, 3\), but W expects its last axis to be 2$"):
@@ -56,7 +62,11 @@ def test_check_features(xp):
 
 
 def test_check_floating(xp):
-    check_floating(x=xp.ones(2, dtype="float32"), W=xp.ones(2, dtype="complex128"))
+    for real, complex_ in (("float32", "complex64"), ("float64", "complex128")):
+        check_floating(x=xp.ones(2, dtype=real), W=xp.ones(2, dtype=complex_), b=xp.ones(2, dtype=real))
+    for other in ("float64", "complex128"):
+        with pytest.raises(ValueError, match=rf"^x is float32, but W {other}: an op has one precision$"):
+            check_floating(x=xp.ones(2, dtype="float32"), W=xp.ones(2, dtype=other))
     with pytest.raises(ValueError, match=r"^W must be floating-point, got dtype int64$"):
         check_floating(x=xp.ones(2), W=xp.ones(2, dtype="int64"))
     with pytest.raises(TypeError, match=r"^expected a NumPy or CuPy array, got list: \[1.0\]$"):
@@ -67,6 +77,23 @@ def test_check_shape(xp):
     check_shape(xp.ones((2, 3)), (2, 3), "W", "d = 2")
     with pytest.raises(ValueError, match=r"^b has shape \(1,\), but W \(2, 3\) expects \(3,\)$"):
         check_shape(xp.ones(1), (3,), "b", "W (2, 3)")
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (3, 4), (1, 4), (3, 1), (2, 3, 4), (2, 1, 1)])
+def test_masks_that_broadcast_pass(xp, shape):
+    check_mask(xp.ones(shape, dtype=bool), xp.ones((2, 3, 4)))
+
+
+@pytest.mark.parametrize("shape", [(3,), (4, 4), (2, 4), (5, 2, 3, 4), (1, 2, 3, 4), (3, 3, 4)])
+def test_masks_of_another_shape_are_refused(xp, shape):
+    with pytest.raises(ValueError, match=r"^mask has shape .*, which does not broadcast to the scores' \(2, 3, 4\)$"):
+        ops.softmax_forward(xp.ones((2, 3, 4)), xp.ones(shape, dtype=bool))
+
+
+def test_an_additive_mask_is_refused(xp):
+    mask = xp.where(ops.causal_mask(3, xp), 0.0, -np.inf)
+    with pytest.raises(ValueError, match=r"^mask must be boolean \(True keeps\), got dtype float64$"):
+        ops.softmax_forward(xp.ones((3, 3)), mask)
 
 
 FORWARDS = {
@@ -126,10 +153,20 @@ def test_every_op_refuses_numbers_of_the_wrong_kind(name, number):
         ("qkv_forward", 1, (4, 24), r"^W_qkv has shape \(4, 24\), but d = 4 expects \(4, 12\)$"),
         ("qkv_forward", 2, (4,), r"^b has shape \(4,\), but W \(4, 12\) expects \(12,\)$"),
         ("attend_forward", 1, (2, 2, 1, 2), r"^k has shape \(2, 2, 1, 2\), but q \(2, 2, 3, 2\) expects"),
+        ("qkv_forward", 1, (4,), r"^W_qkv must be \(d, 3d\), got shape \(4,\)$"),
+        ("attend_forward", 0, (2,), r"^q must be \(\.\.\., T, d_head\), got shape \(2,\)$"),
+        ("attention_forward", 3, (4, 7), r"^W_o has shape \(4, 7\), but W_qkv \(4, 12\) expects \(4, 4\)$"),
         ("mlp_forward", 4, (1,), r"^b has shape \(1,\)"),
+        ("embedding_forward", 1, (7,), r"^W_te must be \(V, d\), got shape \(7,\)$"),
+        ("embedding_forward", 2, (5, 4, 1), r"^W_pe must be \(T_max, d\), got shape \(5, 4, 1\)$"),
+        ("embedding_forward", 2, (5, 1), r"^W_pe has shape \(5, 1\), but W_te \(7, 4\) expects \(5, 4\)$"),
+        ("layernorm_forward", 1, (4, 4), r"^gamma must be \(d\), got shape \(4, 4\)$"),
+        ("layernorm_forward", 1, (), r"^gamma must be \(d\), got shape \(\)$"),
+        ("linear_forward", 1, (4,), r"^W must be \(n_in, n_out\), got shape \(4,\)$"),
+        ("head_forward", 1, (4,), r"^W_te must be \(V, d\), got shape \(4,\)$"),
     ],
 )
-def test_shapes_that_would_broadcast_are_refused(name, number, shape, message):
+def test_shapes_that_do_not_fit_are_refused(name, number, shape, message):
     inputs = inputs_of(name)
     inputs[number] = np.ones(shape)
     with pytest.raises(ValueError, match=message):
@@ -141,6 +178,22 @@ def test_heads_that_do_not_divide_d_are_refused(h):
     x, W_qkv, b_qkv, _ = inputs_of("qkv_forward")
     with pytest.raises(ValueError, match=f"W_qkv has d = 4, which h = {h} heads do not divide"):
         ops.qkv_forward(x, W_qkv, b_qkv, h)
+
+
+def test_split_heads_names_the_heads_that_do_not_divide_d():
+    with pytest.raises(ValueError, match=r"^an array \(2, 3, 4\) has d = 4, which h = 3 heads do not divide$"):
+        ops.split_heads(np.ones((2, 3, 4)), 3)
+
+
+FLOATING = {name: [n for n in places(name) if not isinstance(FORWARDS[name][n], str)] for name in FORWARDS}
+
+
+@pytest.mark.parametrize(("name", "number"), [(name, n) for name, ns in FLOATING.items() for n in ns if len(ns) > 1])
+def test_every_op_refuses_two_precisions(name, number):
+    inputs = inputs_of(name)
+    inputs[number] = inputs[number].astype("float32")
+    with pytest.raises(ValueError, match=r"float.*: an op has one precision"):
+        getattr(ops, name)(*inputs)
 
 
 def test_one_id_alone_has_no_position():
