@@ -169,8 +169,8 @@ def embedding_cost(R: int, T: int, d: int, V: int, T_max: int, tie: bool = False
 
 
 def layernorm_cost(R: int, d: int) -> Cost:
-    """y = γ x̂ + β: 7 an element and 5 a row (1/√(σ² + ε)); back, 11 and 2."""
-    return Cost(R * (7 * d + 5), R * (11 * d + 2), R * (3 * d + 1) + 2 * d, R * (3 * d + 1) + 3 * d)
+    """y = γ x̂ + β: 8 an element and 5 a row (1/√(σ² + ε)); back, 11 and 2."""
+    return Cost(R * (8 * d + 5), R * (11 * d + 2), R * (3 * d + 1) + 2 * d, R * (3 * d + 1) + 3 * d)
 
 
 def linear_cost(R: int, n_in: int, n_out: int) -> Cost:

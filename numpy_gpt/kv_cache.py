@@ -172,7 +172,8 @@ def linear(x: Array, W: Array, b: Array) -> Array:
 def layernorm(x: Array, gamma: Array, beta: Array, eps: float) -> Array:
     """`ops.layernorm_forward` without its cache: x (..., d)  ->  y (..., d)."""
     d = x.shape[-1]
-    y = x - x.sum(axis=-1, keepdims=True) / d
+    y = x - x[..., :1]
+    y -= y.sum(axis=-1, keepdims=True) / d
     var = (y * y).sum(axis=-1, keepdims=True) / d  # (..., 1)
     y /= (var + eps) ** 0.5
     y *= gamma

@@ -195,6 +195,13 @@ def test_the_ops_without_caches_are_the_ops(gelu):
     assert snapshot((x, p)) == before
 
 
+@pytest.mark.parametrize("d", [48, 768])
+def test_a_constant_row_gives_beta(d):
+    gamma, beta = random_array(np.random.default_rng(3), (2, d), "float32")
+    y = kv_cache.layernorm(np.full((3, d), 51_234.7, "float32"), gamma, beta, 1e-5)
+    np.testing.assert_array_equal(y, np.broadcast_to(beta, (3, d)))
+
+
 def test_every_device(xp):
     model, on_device = random_model(), random_model(xp=xp)
     idx = random_ids(np.random.default_rng(10), 2, 8)

@@ -43,6 +43,12 @@ def test_reads_on_in_turn_with_its_cache(seed):
         assert cache.lengths.tolist() == [t]
 
 
+@pytest.mark.parametrize("d", [48, 768])
+def test_a_constant_row_gives_beta(d):
+    x, gamma, beta = np.full(d, 51_234.7, "float32"), *random_array(np.random.default_rng(3), (2, d), "float32")
+    np.testing.assert_array_equal(one_row.layernorm(x, gamma, beta, 1e-5), beta)
+
+
 def test_logits_are_not_written_over_by_the_next_token():
     row = OneRow(KVCache(random_model()))
     first = row.forward(3)

@@ -31,7 +31,7 @@ LINEAR: tuple[Span, Span] = (
     (ops.linear_backward, "# y = x @ W + b", "db = dy_rows.sum"),
 )
 LAYERNORM: tuple[list[Span], list[Span]] = (
-    [(ops.layernorm_forward, "xhat = x - x.mean", "y += beta")],
+    [(ops.layernorm_forward, "xhat = x - x[", "y += beta")],
     [(ops.layernorm_backward, "# y = xhat * gamma + beta", "dx *= rstd")],
 )
 SPANS: dict[str, tuple[list[Span], list[Span]]] = {
@@ -66,8 +66,8 @@ SPANS: dict[str, tuple[list[Span], list[Span]]] = {
     ),
     "ln_2": LAYERNORM,
     "W_1": (
-        [(ops.mlp_forward, "h1, cache_1 = linear_forward", "h1, cache_1 = linear_forward"), LINEAR[0]],
-        [(ops.mlp_backward, "# h1 = x @ W_1 + b_1", "dx, dW_1, db_1 = linear_backward"), LINEAR[1]],
+        [(ops.mlp_forward, "u, cache_1 = linear_forward", "u, cache_1 = linear_forward"), LINEAR[0]],
+        [(ops.mlp_backward, "# u = x @ W_1 + b_1", "dx, dW_1, db_1 = linear_backward"), LINEAR[1]],
     ),
     "gelu": (
         [(blocked.gelu_and_slope, "half = x * x", "xp.multiply(x, half, out=y)")],
