@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -23,10 +21,11 @@ import numpy as np
 from . import __version__
 from .backend import to_numpy
 from .config import Config
+from .files import atomic_write, naming
 from .model import Model
 from .optim import AdamW
 from .parameters import Parameters
-from .stored import StoredTensor, check_finite, naming, read_header
+from .stored import StoredTensor, check_finite, check_fit_to_save, header_length, read_header, save_tensors
 
 HEADER = "numpy_gpt"  # the one key of the file's own metadata; several would come in an order that varies
 FORMAT = 2
@@ -37,75 +36,13 @@ DTYPES = {"F32": "float32", "F64": "float64"}
 LARGEST_SIZE = 2**20  # of V, T_max, d, h, L: keeps a file made to hurt from costing time and memory
 
 
-@contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside path; rename it to path once the body has written it.
-
-    The bytes are on the disk before the name is, so that a crash leaves the old file or the
-    new one, never half of one. Where the body raises, the temporary file is removed.
-
-    Raises OSError, naming path, where it cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        try:
-            temporary.touch()
-            mode = temporary.stat().st_mode  # what the user's umask makes of a new file
-            yield temporary
-            temporary.chmod(mode)  # safetensors would leave it readable by its owner alone
-            with temporary.open("rb+") as file:
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            if temporary.exists():
-                temporary.unlink()
-        if os.name == "posix":  # a rename is safe only once its folder is on the disk too
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-    except NotWrittenError:  # a file that was to be written within this one's body
-        raise
-    except OSError as error:
-        raise NotWrittenError(f"{path}: cannot write it: {error.strerror or error}") from error
-
-
-class NotWrittenError(OSError):
-    """A file could not be written; the message names it."""
-
-
-def remove_stale(folder: Path, names: re.Pattern[str]) -> None:
-    """Remove from folder what a killed process's `atomic_write` of a file so named left there.
-
-    What a living process is writing stays, and so does what another program calls alike.
-    """
-    for temporary in folder.glob(".*.*.tmp"):
-        name, pid = temporary.name[1:-4].rsplit(".", 1)
-        if names.fullmatch(name) and pid.isdecimal() and not _is_another(int(pid)):
-            with suppress(PermissionError):  # Windows: a living process has it open
-                temporary.unlink(missing_ok=True)
-
-
-def _is_another(pid: int) -> bool:
-    """Return whether pid is a living process other than this one."""
-    if os.name != "posix" or pid == os.getpid():  # Windows has no way to ask
-        return False
-    try:
-        os.kill(pid, 0)
-    except PermissionError:  # it lives, and is someone else's
-        return True
-    except (ProcessLookupError, OverflowError):
-        return False
-    return True
-
-
 def save_checkpoint(path: Path | str, model: Model, optimiser: AdamW | None = None, /, **metadata: Any) -> None:
     """Write the model's parameters and config to path, and metadata (anything that JSON holds).
 
     optimiser: whose moments to write too, to train on.
 
-    Raises ValueError for metadata under a name that the checkpoint needs itself.
+    Raises ValueError for metadata under a name that the checkpoint needs itself, for another model's
+    optimiser, and for sizes and metadata larger than `read_checkpoint` takes.
     Raises OSError where the file cannot be written; an older file at path is then untouched.
     Raises FloatingPointError, naming the weight, where one is inf or nan.
     """
@@ -118,30 +55,28 @@ def writing_checkpoint(
     path: Path | str, model: Model, optimiser: AdamW | None, metadata: dict[str, Any]
 ) -> Iterator[None]:
     """`save_checkpoint`, whose file gets its name once the body is done: what belongs beside it goes before it."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
-
     taken = OWN_METADATA & metadata.keys()
     if taken:
         raise ValueError(f"metadata cannot be called {', '.join(sorted(taken))}: the checkpoint's own")
+    config = model.config.to_dict()
+    _check_sizes(config)
     parts = {"": model.params}
     if optimiser is not None:
+        if optimiser.params.shapes != model.params.shapes:
+            raise ValueError(f"the optimiser's parameters, {optimiser.params}, are not the model's, {model.params}")
         parts |= dict(zip(MOMENTS, (optimiser.m, optimiser.v), strict=True))
     tensors = {prefix + name: to_numpy(part[name]) for prefix, part in parts.items() for name in part}
-    header = {"format": FORMAT, "version": __version__, "config": model.config.to_dict(), **metadata}
+    header = {"format": FORMAT, "version": __version__, "config": config, **metadata}
+    header = json.loads(json.dumps(header))  # as it will be read: JSON has strings alone for keys
+    check_fit_to_save(path, tensors)
     digest = _digest(header)
-    for name, tensor in tensors.items():
-        try:
-            check_finite(name, tensor)
-        except ValueError as error:
-            raise FloatingPointError(f"{path}: not written, because {error}") from error
+    for tensor in tensors.values():
         digest.update(tensor)
     header["sha256"] = digest.hexdigest()
     with atomic_write(Path(path)) as temporary:
-        try:
-            save_file(tensors, temporary, metadata={HEADER: json.dumps(header)})
-        except SafetensorError as error:
-            raise OSError(str(error)) from error
+        save_tensors(temporary, tensors, {HEADER: json.dumps(header)})
+        with naming(path), temporary.open("rb") as start:
+            header_length(start)
         yield
 
 
@@ -245,11 +180,16 @@ def _dtype(tensors: dict[str, StoredTensor]) -> str:
     return DTYPES[dtypes[0]]
 
 
-def _check_shapes(tensors: dict[str, StoredTensor], config: dict[str, Any], prefixes: tuple[str, ...]) -> None:
-    """Raise ValueError unless there are the config's parameters, before anything is made of their size."""
+def _check_sizes(config: dict[str, Any]) -> None:
+    """Raise ValueError for a size above LARGEST_SIZE."""
     for name in ("V", "T_max", "d", "h", "L"):
         if isinstance(config.get(name), int) and config[name] > LARGEST_SIZE:
             raise ValueError(f"Config.{name} is {config[name]}, above {LARGEST_SIZE}")
+
+
+def _check_shapes(tensors: dict[str, StoredTensor], config: dict[str, Any], prefixes: tuple[str, ...]) -> None:
+    """Raise ValueError unless there are the config's parameters, before anything is made of their size."""
+    _check_sizes(config)
     if isinstance(config.get("L"), int) and config["L"] > len(tensors):
         raise ValueError(f"Config.L is {config['L']}, but there are {len(tensors)} parameters in all")
     shapes = Config.from_dict(config).parameter_shapes()

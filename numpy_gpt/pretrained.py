@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 
 from .backend import to_numpy
-from .checkpoint import LARGEST_SIZE, atomic_write
+from .checkpoint import LARGEST_SIZE
 from .config import Config
+from .files import atomic_write, naming, one_line
 from .model import Model
-from .stored import DTYPES, StoredTensor, check_finite, one_line, read_header
+from .stored import DTYPES, StoredTensor, check_finite, check_fit_to_save, read_header, save_tensors
 from .tokenizer import GPT2Tokenizer
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -128,11 +129,7 @@ def save_pretrained(model: Model, folder: Path | str) -> None:
     values = config_to_hub(model.config, str(model.dtype))
     tensors = {saved_name(name): to_numpy(parameter) for name, parameter in model.params.items()}
     folder = Path(folder)
-    for name, tensor in tensors.items():
-        try:
-            check_finite(name, tensor)
-        except ValueError as error:
-            raise FloatingPointError(f"{folder / WEIGHTS}: not written, because {error}") from error
+    check_fit_to_save(folder / WEIGHTS, tensors)
     with filling(folder):
         write_both(folder, values, tensors)
 
@@ -170,10 +167,8 @@ def listed(names: Collection[str]) -> str:
 def read_config(path: Path) -> Config:
     """Return the Config that a config.json describes. Raises ValueError, naming the file and the option."""
     values = read_json(path)
-    try:
+    with naming(path):
         return config_from_hub(values)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
 
 
 def config_from_hub(values: dict[str, Any]) -> Config:
@@ -308,16 +303,10 @@ def write_both(folder: Path, values: dict[str, Any], tensors: dict[str, np.ndarr
 
     Raises OSError, naming the one that cannot be written.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
-
     with atomic_write(folder / CONFIG) as config_file:
         config_file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
         with atomic_write(folder / WEIGHTS) as weights_file:
-            try:
-                save_file(tensors, weights_file, {"format": "pt"})  # older transformers refuse a file without it
-            except SafetensorError as error:
-                raise OSError(str(error)) from error
+            save_tensors(weights_file, tensors, {"format": "pt"})  # older transformers refuse a file without it
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 import numpy as np
 
 from .backend import device_module
-from .checkpoint import load_checkpoint, read_checkpoint, remove_stale
+from .checkpoint import load_checkpoint, read_checkpoint
 from .data import load_text
+from .files import naming, remove_stale
 from .run import Run, Setup, complete, print_sample, sha256
 from .runs import (
     FINISHED,
@@ -64,14 +65,12 @@ def resumed_run(folder: Path, given: dict[str, Any], change: bool, console: Cons
     for line in refused:
         console.print(f"Passed over: {line}", style="yellow", highlight=False, markup=False)
     metadata = checkpoint.metadata
-    try:
+    with naming(file):
         old_setup = settings_from(Setup, metadata.get("setup"))
         old_schedule = settings_from(Schedule, metadata.get("schedule"))
         tokenizer = tokenizer_from_dict(metadata.get("tokenizer", {}))
         if old_setup.config(tokenizer.V) != checkpoint.model.config:
             raise ValueError("its settings and its model do not fit each other")
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from error
     setup, schedule = changed(old_setup, given), changed(old_schedule, given)
     if n_workers(old_schedule, checkpoint.model) == n_workers(schedule, checkpoint.model):
         old_schedule = replace(old_schedule, workers=schedule.workers)  # two ways to say the same
@@ -90,10 +89,8 @@ def resumed_run(folder: Path, given: dict[str, Any], change: bool, console: Cons
         checkpoint = read_checkpoint(file, xp, with_moments=True)
     assert checkpoint.moments is not None
     state = start(checkpoint.model, schedule)
-    try:
+    with naming(file):
         restore(state, checkpoint.moments, metadata)
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from error
     done = state.optimiser.t
     if done > schedule.steps or (done == schedule.steps and is_finished(folder, done)):
         raise ValueError(f"{folder}: {done} updates are done already; to train longer, --steps N --change")

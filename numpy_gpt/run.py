@@ -19,10 +19,11 @@ import numpy as np
 
 from .backend import device_module
 from .budget import memory
-from .checkpoint import atomic_write, save_checkpoint
+from .checkpoint import save_checkpoint
 from .config import Config
 from .data import bigram_loss, load_text, split, unigram_loss
 from .evaluation import perplexity
+from .files import atomic_write, naming
 from .generation import generate
 from .model import Model
 from .runs import FINISHED, HISTORY, PICTURE, new_folder, results, save_step, step_file
@@ -123,10 +124,8 @@ def run_training(setup: Setup, schedule: Schedule, console: Console) -> Path:
     tokenizer = make_tokenizer(setup.tokenizer, text)
     config = setup.config(tokenizer.V)
     tokens = tokenizer.encode(text)
-    try:
+    with naming(setup.data):
         split(tokens, config.T_max, setup.validation)  # a text too short is told before a model is made
-    except ValueError as error:
-        raise ValueError(f"{setup.data}: {error}") from error
     model = Model(config, schedule.seed, setup.dtype, xp)
     run = Run(setup, schedule, tokenizer, len(text), tokens, model, start(model, schedule))
     with new_folder(setup.out, setup.overwrite) as folder:

@@ -17,7 +17,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
@@ -29,12 +29,12 @@ from .backend import Array, device_module
 from .checkpoint import (
     HEADER,
     Checkpoint,
-    atomic_write,
     load_checkpoint,
     read_checkpoint,
     read_metadata,
     writing_checkpoint,
 )
+from .files import atomic_write, naming
 from .model import Model
 from .pretrained import load_exactly
 from .stored import read_header
@@ -195,13 +195,9 @@ def newest_that_verifies(folder: Path, xp: ModuleType = np, with_moments: bool =
 def newest_run(xp: ModuleType = np, with_moments: bool = False) -> tuple[Path, Found]:
     """Return the folder in runs/ with the newest checkpoints of which one verifies, and that one.
 
-    Newer folders of which none does are told of on stderr. Raises ValueError where there is none.
+    Newer folders of which none does are named on stderr. Raises ValueError where there is none.
     """
-    written = {
-        folder: max(path.stat().st_mtime for path in files)
-        for folder in RUNS.glob("*/")
-        if (files := checkpoint_files(folder))
-    }
+    written = {folder: last_written(folder) for folder in RUNS.glob("*/") if checkpoint_files(folder)}
     if not written:
         raise ValueError(f"no checkpoint in {RUNS}/: train first (numpy-gpt train), or name one")
     refused = []
@@ -217,6 +213,15 @@ def newest_run(xp: ModuleType = np, with_moments: bool = False) -> tuple[Path, F
     raise ValueError("; ".join(refused))
 
 
+def last_written(folder: Path) -> float:
+    """Return when the newest checkpoint in folder was written; one that is pruned meanwhile counts no more."""
+    times = [0.0]
+    for path in checkpoint_files(folder):
+        with suppress(FileNotFoundError):
+            times.append(path.stat().st_mtime)
+    return max(times)
+
+
 def is_ours(source: Path | str) -> bool:
     """Return whether source is a checkpoint of ours, or the folder of a run, not weights as Hugging Face keeps them."""
     path = Path(source)
@@ -230,7 +235,7 @@ def is_ours(source: Path | str) -> bool:
 def load_ours(source: Path | str | None, xp: ModuleType = np) -> tuple[Path, Model, dict[str, Any]]:
     """Return a checkpoint's path, its model and its metadata; source is the checkpoint, or the folder of its run.
 
-    Of a folder it is the newest checkpoint that verifies; newer ones that do not are told of on stderr.
+    Of a folder it is the newest checkpoint that verifies; newer ones that do not are named on stderr.
     None is the newest run.
     """
     if source is not None and not Path(source).is_dir():
@@ -259,10 +264,8 @@ def load_run(source: str | None, device: str) -> tuple[Model, Tokenizer]:
     path, model, metadata = load_ours(source, xp)
     if "tokenizer" not in metadata:
         raise ValueError(f"{path}: holds no tokenizer")
-    try:
+    with naming(path):
         tokenizer = tokenizer_from_dict(metadata["tokenizer"])
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
     if tokenizer.V != model.config.V:
         raise ValueError(f"{path}: the tokenizer has {tokenizer.V} tokens, the model V = {model.config.V}")
     return model, tokenizer

@@ -9,10 +9,10 @@ import numpy as np
 
 from .data import load_text
 from .evaluation import Evaluation, evaluate_text
+from .files import naming
 from .model import Model
 from .pieces import count_bytes
 from .runs import load_run
-from .stored import naming
 
 if TYPE_CHECKING:
     from rich.console import Console

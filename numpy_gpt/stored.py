@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
+
+from .files import naming
 
 DTYPES = {"BF16": "<u2", "F16": "<f2", "F32": "<f4", "F64": "<f8"}
 LARGEST_HEADER = 2**22  # bytes: GPT-2 XL with AdamW's moments takes 200,000, a tokenizer of all characters 2,000,000
@@ -43,9 +44,7 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
 
     with naming(path):
         with path.open("rb") as start:
-            length = int.from_bytes(start.read(8), "little")
-            if length > LARGEST_HEADER:
-                raise ValueError(f"not a safetensors file of weights: its header would take {length:,} bytes")
+            length = header_length(start)
             with safe_open(path, framework="numpy") as file:
                 metadata = file.metadata() or {}
             entries = json.loads(start.read(length))
@@ -57,24 +56,14 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     return tensors, metadata
 
 
-@contextmanager
-def naming(path: Path | str) -> Iterator[None]:
-    """Make whatever the body finds wrong with the file at path a ValueError of one line that names it."""
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except (ValueError, SafetensorError, RecursionError) as error:
-        raise ValueError(f"{path}: {one_line(error)}") from error
-    except OSError as error:
-        raise ValueError(f"{path}: cannot read it: {error.strerror or error}") from error
-
-
-def one_line(value: object, longest: int = 300) -> str:
-    """Return value, an error or a name that may come from a file, as one short line of printable characters."""
-    text = " ".join(str(value).split())
-    shown = "".join(character if character.isprintable() else "?" for character in text[: longest + 1])
-    return shown if len(shown) <= longest else f"{shown[: longest - 3]}..."
+def header_length(start: BinaryIO) -> int:
+    """Read the length of the header from a file's first bytes. Raises ValueError where it passes LARGEST_HEADER."""
+    length = int.from_bytes(start.read(8), "little")
+    if length > LARGEST_HEADER:
+        raise ValueError(
+            f"not a safetensors file of weights: its header takes {length:,} bytes, more than {LARGEST_HEADER:,}"
+        )
+    return length
 
 
 def check_finite(name: str, numbers: np.ndarray) -> None:
@@ -83,3 +72,23 @@ def check_finite(name: str, numbers: np.ndarray) -> None:
     if not finite.all():
         place = np.unravel_index(finite.argmin(), numbers.shape)
         raise ValueError(f"{name} is {numbers[place]} at [{', '.join(map(str, place))}]")
+
+
+def save_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str]) -> None:
+    """Write a safetensors file. Raises OSError where it cannot be written."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    try:
+        save_file(dict(tensors), path, metadata)
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+
+
+def check_fit_to_save(path: Path | str, tensors: Mapping[str, np.ndarray]) -> None:
+    """Raise FloatingPointError, naming path and the weight, where one is inf or nan."""
+    for name, numbers in tensors.items():
+        try:
+            check_finite(name, numbers)
+        except ValueError as error:
+            raise FloatingPointError(f"{path}: not written, because {error}") from error

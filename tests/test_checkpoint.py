@@ -8,13 +8,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from numpy_gpt import AdamW, Config, Model, __version__
-from numpy_gpt.checkpoint import (
-    atomic_write,
-    load_checkpoint,
-    read_checkpoint,
-    read_metadata,
-    save_checkpoint,
-)
+from numpy_gpt.checkpoint import LARGEST_SIZE, load_checkpoint, read_checkpoint, read_metadata, save_checkpoint
+from numpy_gpt.files import atomic_write
 from numpy_gpt.stored import LARGEST_HEADER
 
 CONFIG = Config(V=11, T_max=6, d=8, h=2, L=2)
@@ -39,6 +34,24 @@ def test_metadata_leaves_the_checkpoints_own_names_alone(tmp_path):
     with pytest.raises(ValueError, match="metadata cannot be called config, format: the checkpoint's own"):
         save_checkpoint(tmp_path / "model.safetensors", Model(CONFIG), format=7, config="mine", step=3)
     assert not any(tmp_path.iterdir())
+
+
+def test_what_could_not_be_read_back_is_not_written(tmp_path):
+    path, model = tmp_path / "model.safetensors", Model(CONFIG)
+    other = AdamW(Model(Config(V=11, T_max=6, d=8, h=2, L=1)).params)
+    large = Model(Config(V=LARGEST_SIZE + 1, T_max=1, d=1, h=1, L=1), seed=None)
+    with pytest.raises(ValueError, match=r"model\.safetensors: .*its header takes .* bytes, more than 4,194,304"):
+        save_checkpoint(path, model, note="x" * LARGEST_HEADER)
+    with pytest.raises(ValueError, match=r"the optimiser's parameters, .*16 arrays.*, are not the model's, .*28"):
+        save_checkpoint(path, model, other)
+    with pytest.raises(ValueError, match=r"Config\.V is 1048577, above 1048576"):
+        save_checkpoint(path, large)
+    assert not any(tmp_path.iterdir())
+
+
+def test_keys_come_back_as_json_has_them(tmp_path):
+    save_checkpoint(tmp_path / "model.safetensors", Model(CONFIG), best={2: 0.5, 10: 0.25})
+    assert load_checkpoint(tmp_path / "model.safetensors")[1] == {"best": {"2": 0.5, "10": 0.25}}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

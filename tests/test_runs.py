@@ -235,6 +235,17 @@ def test_the_newest_run(folder):
     assert found.path == folder / "model.safetensors"
 
 
+@pytest.mark.skipif(os.name != "posix", reason="makes a link")
+def test_a_checkpoint_that_is_pruned_meanwhile_is_no_error(folder):
+    for number, name in enumerate(("newer", "older")):
+        path = folder / "runs" / name / "model.safetensors"
+        path.parent.mkdir(parents=True)
+        save_checkpoint(path, Model(CONFIG))
+        os.utime(path, (1000 - number, 1000 - number))
+        step_file(path.parent, 9).symlink_to("gone")  # listed, and not there when it is asked for
+    assert newest_run()[0].name == "newer"
+
+
 def test_a_folder_that_cannot_be_written_to_is_named(folder):
     with pytest.raises(OSError, match=r"absent: cannot write to it"):
         check_writable(folder / "absent")

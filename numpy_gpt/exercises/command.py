@@ -51,10 +51,11 @@ def files_here(folder: Path) -> dict[str, list[str]]:
 def start(name: str, out: str | Path | None = None) -> int:
     """Write the stub of an exercise to out, by default NAME.py. Raises ValueError where that file exists."""
     item = exercise(name)
+    text = item.stub()
     path = Path(f"{name}.py" if out is None else out)
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(item.stub())
+            file.write(text)
     except FileExistsError as error:
         raise ValueError(f"{path} exists already and is left as it is; --out FILE writes another") from error
     except OSError as error:

@@ -77,7 +77,7 @@ class OpExercise(Exercise):
         return part(module, f"{self.name}_forward"), part(module, self.function)
 
     def cases_at(self, name: str, pair: Pair, seed: int) -> list[Case]:
-        """Return one of the checker's cases and its like at other sizes, with another pair in its place."""
+        """Return one of the checker's cases and the same case at other sizes, with another pair in its place."""
         forward, backward = pair
         ours = [case(name, seed), *more_cases(name, seed)]
         return [replace(found, forward=forward, backward=backward) for found in ours]

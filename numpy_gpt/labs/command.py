@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..files import atomic_write
 from ..terminal import new_console
 from .catalogue import LABS, lab
 from .lab import Lab, Result
@@ -59,7 +60,8 @@ def run(names: Sequence[str], seed: int = 0, plot: str | Path | None = None, as_
             seconds = time.perf_counter() - start
             file = None if folder is None or result.draw is None else folder / f"{item.name}.png"
             if file is not None:
-                picture(result).savefig(file)
+                with atomic_write(file) as temporary:
+                    picture(result).savefig(temporary, format="png")
             reports.append(report(item, result, seconds, file))
             if not as_json:
                 show(item, result, console, seconds, file)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..checkpoint import atomic_write
+from ..files import atomic_write
 from .profile import Profile
 from .scaling import Sweep
 from .tables import GROUPS, ratio
