@@ -183,8 +183,10 @@ class Sides:
         """Let an input be another for a while."""
         here = self.inputs[number]
         self.inputs[number] = np.array(x)
-        yield
-        self.inputs[number] = here
+        try:
+            yield
+        finally:
+            self.inputs[number] = here
 
     def estimates(self, number: int, analytic: np.ndarray) -> tuple[Estimates, Estimates | None, str]:
         """Return real differences, the complex step or None, and why there is none."""
@@ -246,7 +248,10 @@ def compare_tensor(problem: Problem, sides: Sides, number: int, grad: Any) -> li
     if wrong and ill_conditioned(problem, number, found, wrong):
         wrong = []
     if wrong:
-        diagnosis = diagnose(problem, sides, number, found, real if imaginary is None else imaginary)
+        try:
+            diagnosis = diagnose(problem, sides, number, found, real if imaginary is None else imaginary)
+        except FAILURES:  # a forward may refuse the inputs that a diagnosis tries; what is wrong stands without it
+            diagnosis = ""
         for line in wrong:
             line.diagnosis = diagnosis
     return lines

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from ..files import atomic_write
 from ..terminal import new_console
 from .cases import CASES, case, more_cases
 from .check import run
 from .problem import FAILURES, prepare
 from .report import Report, merge
-from .suite import TARGETS, check_cases, fuzz, suite
+from .suite import TARGETS, UnknownTarget, check_cases, fuzz, suite
 
 
 def command(
@@ -80,7 +81,7 @@ def collect(targets: Sequence[str], seed: int, number: int, console: Any) -> Rep
                 reports.append(fuzz(number, seed, ours or tuple(CASES), progress))
             elif ours or not files:
                 reports.append(suite(seed, ours or TARGETS, progress))
-        except ValueError as error:
+        except UnknownTarget as error:
             raise Mistake(str(error) if number else f"{error}, or FILE.py:NAME") from error
     return merge(reports, seed)
 
@@ -96,11 +97,12 @@ def progress_on(console: Any) -> Iterator[Callable[[str, int, int], None] | None
 
 
 def write(path: Path, text: str) -> None:
-    """Write text to path. Raises Mistake."""
+    """Write text to path, whole or not at all. Raises Mistake."""
     try:
-        path.write_text(text, encoding="utf-8")
+        with atomic_write(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise Mistake(f"cannot write {path}: {error.strerror}") from error
+        raise Mistake(str(error)) from error
 
 
 def check_file(target: str, seed: int) -> Report:
@@ -157,7 +159,8 @@ def load(path: Path) -> ModuleType:
 
 def line_of(error: BaseException, path: Path) -> int:
     """Return the line of the file at path from which the error came; 1 where it tells none."""
-    if isinstance(error, SyntaxError) and error.filename == str(path):
+    absolute = str(path.absolute())  # as the loader calls it
+    if isinstance(error, SyntaxError) and error.filename == absolute:
         return error.lineno or 1
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == absolute]
     return (lines[-1] if lines else None) or 1

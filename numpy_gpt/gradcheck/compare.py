@@ -14,7 +14,7 @@ NOTHING = 1e-6  # gradients above it are not called 0, however badly they are kn
 DRAWN = 1024  # elements up to which the errors are kept for a picture
 
 
-def budget(numeric: Estimates) -> np.ndarray:
+def absolute_tolerance(numeric: Estimates) -> np.ndarray:
     """Return the absolute tolerance of every element, from what the estimate says of its own error.
 
     The tensor's scale sets a floor: an element that is 0 by cancellation is known no better.
@@ -26,7 +26,7 @@ def budget(numeric: Estimates) -> np.ndarray:
 def tolerance(analytic: np.ndarray, numeric: Estimates, check: str) -> np.ndarray:
     """Return what |analytic − numeric| may be: absolute or relative, whichever is larger."""
     relative = RELATIVE[check] * np.maximum(np.abs(analytic), np.abs(numeric.value))
-    return np.fmax(budget(numeric), relative)
+    return np.fmax(absolute_tolerance(numeric), relative)
 
 
 def kinks(numeric: Estimates, scale: float) -> np.ndarray:
@@ -41,7 +41,7 @@ def doubt(analytic: np.ndarray, numeric: Estimates, other: Estimates | None, sca
     disagrees: with the other oracle or, where there is none, with the analytic side. Where two
     oracles agree, a closer look at one would find nothing new.
     """
-    allowed = budget(numeric) + EPS * scale + np.finfo(float).tiny
+    allowed = absolute_tolerance(numeric) + EPS * scale + np.finfo(float).tiny
     against = analytic if other is None else other.value
     share = np.maximum(np.abs(against - numeric.value) / allowed, allowed / (1e-6 * scale + np.finfo(float).tiny))
     return np.where(kinks(numeric, scale) | ~np.isfinite(share), np.inf, share)

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..backend import n_cores
+from ..backend import n_cores, one_blas_thread
 from ..config import Config
 from ..model import BLOCK, Model, next_ids
 from ..ops import embedding_forward
@@ -136,7 +136,11 @@ def tied_shares(untied: Problem) -> dict[str, np.ndarray]:
 
 
 def model_invariants(model: Model, idx: np.ndarray, targets: np.ndarray | None) -> list[Invariant]:
-    """The K third of every db_qkv is 0; used gradients are written over; no logit sees the future; tied sums untied."""
+    """Return what holds of every model.
+
+    The K third of every db_qkv is 0; used gradients are written over; no logit sees the future; the tied
+    gradient is the sum of the untied model's two.
+    """
 
     def into_used(upstream: Any) -> dict[str, np.ndarray]:
         used = model.params.zeros_like()
@@ -192,7 +196,6 @@ def check_projections(
 
     progress  called with the parameter's name, its number and how many there are
     """
-    from threadpoolctl import threadpool_limits
 
     start = time.perf_counter()
     notices = []
@@ -214,7 +217,7 @@ def check_projections(
         return lines
 
     lines = []
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(n_cores()) as threads:
+    with one_blas_thread(), ThreadPoolExecutor(n_cores()) as threads:
         *alone, jointly = groups
         found = threads.map(work, range(len(alone)), alone)  # the joint one, which needs the most memory, by itself
         try:

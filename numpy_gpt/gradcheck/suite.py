@@ -18,11 +18,15 @@ TARGETS = (*CASES, *LARGE, *CONFIGS)
 Progress = Callable[[str, int, int], None]
 
 
+class UnknownTarget(ValueError):
+    """A target that there is not."""
+
+
 def check_known(targets: Sequence[str], known: Sequence[str]) -> None:
-    """Raise ValueError for the first target that is not known."""
+    """Raise UnknownTarget for the first target that is not known."""
     for target in targets:
         if target not in known:
-            raise ValueError(f"no target called {target!r}; there are {', '.join(known)}")
+            raise UnknownTarget(f"no target called {target!r}; there are {', '.join(known)}")
 
 
 def check_target(name: str, seed: int = 0, progress: Progress | None = None) -> Report:
@@ -60,7 +64,7 @@ def suite(
     targets   names of ops and small models, by default all; or of presets, checked by projections
     progress  called with the target's name, its number and how many there are
 
-    Raises ValueError for an unknown target.
+    Raises UnknownTarget, a ValueError.
     """
     check_known(targets, (*TARGETS, *PRESETS))
     reports = []
@@ -79,7 +83,7 @@ def fuzz(
 ) -> Report:
     """Check ops at random sizes, number times in all, taking turns, with the seeds seed, seed + 1, ...
 
-    Raises ValueError for a target that is no op.
+    Raises UnknownTarget, a ValueError, for a target that is no op.
     """
     check_known(targets, tuple(CASES))
     reports = []

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 
-def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (path, array) for every array in nested tuples, lists, mappings and objects."""
+def leaves(tree: Any, path: str = "", around: tuple[int, ...] = ()) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (path, array) for every array in nested tuples, lists, mappings and objects, in none that holds itself.
+
+    around  the ids of what the tree lies in
+    """
     if isinstance(tree, (np.ndarray, np.generic)):
         yield path, np.asarray(tree)
-    elif isinstance(tree, Mapping):
-        for name, part in tree.items():
-            yield from leaves(part, f"{path}[{name!r}]")
+        return
+    if isinstance(tree, Mapping):
+        parts = [(f"[{name!r}]", part) for name, part in tree.items()]
     elif isinstance(tree, (tuple, list)):
-        for number, part in enumerate(tree):
-            yield from leaves(part, f"{path}[{number}]")
-    elif hasattr(tree, "__dict__") and not callable(tree):
-        for name, part in vars(tree).items():
-            yield from leaves(part, f"{path}.{name}")
+        parts = [(f"[{number}]", part) for number, part in enumerate(tree)]
+    elif hasattr(tree, "__dict__") and not callable(tree) and not isinstance(tree, ModuleType):
+        parts = [(f".{name}", part) for name, part in vars(tree).items()]
+    else:
+        return
+    for name, part in parts:
+        if id(tree) not in around:
+            yield from leaves(part, path + name, (*around, id(tree)))
 
 
 def map_leaves(function: Callable[[np.ndarray], Any], tree: Any) -> Any:

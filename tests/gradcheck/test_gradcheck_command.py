@@ -1,11 +1,15 @@
 """What the command prints and returns."""
 
 import json
+import os
+import sys
 from html.parser import HTMLParser
 
 import pytest
 
 from numpy_gpt.gradcheck import Report, check_model, command
+
+suite_module = sys.modules["numpy_gpt.gradcheck.suite"]  # the package has a function of that name
 
 RIGHT = """
 import numpy as np
@@ -116,6 +120,39 @@ def test_a_file_that_cannot_be_imported(ops_file, capsys, text):
     path = ops_file(text)
     assert command([f"{path}:gelu"]) == 2
     assert f"{path}:2 cannot be imported" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["\n\ndef f(:\n", "def f():\n\n    1 / 0\nf()\n"])
+def test_the_line_of_a_file_named_from_here(ops_file, capsys, monkeypatch, text):
+    path = ops_file(text)
+    monkeypatch.chdir(path.parent)
+    assert command([f"{path.name}:gelu"]) == 2
+    assert f"{path.name}:3 cannot be imported" in capsys.readouterr().err
+
+
+def test_our_own_errors_are_not_called_a_mistake(monkeypatch):
+    def broken(*inputs):
+        raise ValueError("operands could not be broadcast together")
+
+    monkeypatch.setattr(suite_module, "check_target", broken)
+    with pytest.raises(ValueError, match=r"^operands could not be broadcast together$"):
+        command(["gelu"])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits the size of files")
+def test_a_report_is_written_whole_or_not_at_all(tmp_path, capsys):
+    import resource
+
+    page = tmp_path / "page.html"
+    page.write_text("an older report")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+    try:
+        assert command(["gelu"], html=page) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert f"{page}: cannot write it: File too large" in capsys.readouterr().err
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"page.html": "an older report"}
 
 
 def test_settings_that_make_no_sense(ops_file, tmp_path, capsys):

@@ -301,5 +301,30 @@ def test_out_must_be_written(name):
     assert {line.check for line in report.failures} == {"invariant: out= is written"}
 
 
+class Node:
+    def __init__(self, x):
+        self.x, self.me, self.parts = x, self, [x]
+        self.parts.append(self.parts)
+
+
+@pytest.mark.parametrize("around", [lambda x: (x, np), Node, lambda x: {"x": x, "node": Node(x)}])
+def test_a_cache_may_hold_a_module_or_itself(around):
+    def backward(dy, cache):
+        x = cache[0] if isinstance(cache, tuple) else cache["x"] if isinstance(cache, dict) else cache.x
+        return 2 * x * dy
+
+    assert broken(lambda x: (x * x, around(x)), backward) == {}
+
+
+def test_a_write_into_a_cache_that_holds_itself_is_found():
+    def backward(dy, cache):
+        dx = 2 * cache.x * dy
+        cache.x *= 0
+        return dx
+
+    notes = broken(lambda x: (x * x, Node(x.copy())), backward)
+    assert notes["cache unmodified"] == "backward wrote into cache.x; backward wrote into cache.parts[0]"
+
+
 def test_contract_can_be_left_out():
     assert broken(square, lambda dy, x: 2 * x * dy * np.float64(1), contract=False) == {}

@@ -148,6 +148,24 @@ def test_a_matrix_transposed_inside(turned, words):
     assert words in found["dx"]
 
 
+def test_what_a_diagnosis_tries_may_be_refused():
+    """A forward that wants a lower triangle is not asked what its transpose would give."""
+
+    def forward(x, L):
+        if np.triu(L, 1).any():
+            raise ValueError("L must be lower triangular")
+        return x @ np.tril(L), (x, L)
+
+    def backward(dy, cache):
+        x, L = cache
+        return 3 * dy @ L.T, np.tril(x.T @ dy)
+
+    L = np.tril(np.random.default_rng(0).standard_normal((4, 4)))
+    report = check(forward, backward, X, L, names=["x", "L"], wrt=["x"], contract=False)
+    assert {line.check for line in report.failures} >= {"differences", "complex step"}
+    assert {line.name for line in report.failures} <= {"dx", "⟨u, Jv⟩"}
+
+
 def test_gradients_of_other_shapes_swapped():
     def backward(dy, cache):
         dx, dW, db = ops.linear_backward(dy, cache)
