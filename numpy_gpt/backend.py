@@ -75,8 +75,8 @@ def keep_freed_memory() -> None:
     """Ask the C library to keep the memory of freed arrays for the next ones (glibc; elsewhere nothing).
 
     By default it hands the memory of large arrays back to the system, which clears every page
-    anew for the next step. The process then stays as large as its largest step. What a small
-    model works in is asked for in huge pages, of which the processor can keep track.
+    anew for the next step. The process then stays as large as its largest step. The memory of a
+    small model is asked for in pages of 2 MiB: the processor remembers the addresses of few pages.
     """
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     mallopt = getattr(libc, "mallopt", None)
@@ -88,7 +88,7 @@ def keep_freed_memory() -> None:
         ask_for_huge_pages()
 
 
-HUGE_PAGES = 2**28  # bytes of the heap; arrays of 4 MiB and more NumPy sees to itself
+HUGE_PAGES = 2**28  # bytes of the heap; for arrays from 4 MiB on NumPy itself asks for huge pages
 
 
 @cache
@@ -194,7 +194,7 @@ _HELD = ContextVar("held to one core", default=False)
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Keep what runs inside, BLAS too, to one core: for comparing sizes of which only some would take another."""
+    """Run the body on one core, BLAS too: to compare sizes of which only the large ones would use a second core."""
     token = _HELD.set(True)
     try:
         with one_blas_thread():
@@ -241,6 +241,8 @@ def in_threads(work: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
                 _calls().put(call)
             take()
         finally:
+            for _ in waiting:  # after an error or Ctrl-C nothing more is begun
+                pass
             for call in calls:
                 call.settle()
     for call in calls:

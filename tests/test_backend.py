@@ -57,7 +57,10 @@ def test_array_module_of_a_subclass():
     assert array_module(np.ones(3).view(Sub)) is np
 
 
-@pytest.mark.parametrize("x", [[1.0, 2.0], (1,), 1.0, None, "abc", {}, object(), strict_device, np.float32])
+STRANGE = type("Strange", (), {"__module__": "not_loaded"})()
+
+
+@pytest.mark.parametrize("x", [[1.0, 2.0], (1,), 1.0, None, "abc", {}, object(), STRANGE, strict_device, np.float32])
 def test_array_module_refuses_what_is_no_array(x):
     with pytest.raises(TypeError, match=f"expected a NumPy or CuPy array, got {type(x).__name__}"):
         array_module(x)
@@ -284,6 +287,26 @@ def test_blas_gets_its_threads_back_whatever_happens(monkeypatch, error):
         with pytest.raises(error):
             in_threads(work, range(2))
         assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"} == {2}
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_in_threads_begins_nothing_after_an_error(monkeypatch, error):
+    monkeypatch.setattr(backend, "spare_cores", lambda: 2)
+    meeting, done = threading.Barrier(2, timeout=10), []
+
+    def work(item):
+        if item < 2:
+            meeting.wait()  # both threads are at work
+        if threading.current_thread() is threading.main_thread():
+            raise error
+        time.sleep(0.05)
+        done.append(item)
+
+    with pytest.raises(error):
+        in_threads(work, range(100))
+    n_done = len(done)
+    time.sleep(0.2)
+    assert len(done) == n_done < 50
 
 
 def test_in_threads_hands_on_errors():
