@@ -28,8 +28,10 @@ def load_text(source: Path | str = "stdlib") -> str:
     (with the offset of the first bad byte), or it is empty.
     """
     if source == "stdlib":
-        from pydoc_data.topics import topics
-
+        try:
+            from pydoc_data.topics import topics
+        except ImportError as error:  # some systems keep the help topics in a package of their own
+            raise ValueError(f"stdlib: this Python comes without its help topics: {error}; name a file") from error
         return "\n".join(topics[name] for name in sorted(topics))
     return _read_text(download_shakespeare() if source == "shakespeare" else Path(source))
 

@@ -18,7 +18,7 @@ from .model import Model
 from .ops import gelu_exact_forward, gelu_forward, merge_heads
 from .ops.checks import check_ids
 
-FEW_ROWS = 4  # on a CPU: 2 rows of GPT-2 small take 0.43 of the time so, 4 take 0.69, 8 would take 1.04
+FEW_ROWS = 4  # on a CPU up to so many go one by one: 2 rows of GPT-2 small then take 0.43 of the time, 4 0.69, 8 1.04
 QUERY_BLOCK = 128  # queries at a time: their scores fit the processor's cache, and few are computed to be masked
 
 
@@ -144,8 +144,8 @@ class KVCache:
         return linear(merge_heads(out).reshape(x.shape), p["W_o"], p["b_o"])  # (B·T, d)
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Go on with these rows alone, in this order; row i is then what rows[i] was."""
-        index = np.asarray(rows, dtype=np.int64)
+        """Go on with these rows alone, in this order; row i is then what rows[i] was. Raises ValueError for another."""
+        index = check_ids(np.asarray(rows), len(self.lengths), "rows")
         on_device = self.model.xp.asarray(index)
         self.kv = self.kv[:, :, on_device]
         self.lengths = self.lengths[index]
@@ -206,7 +206,7 @@ def attend_to_past(q: Array, k: Array, v: Array, seen: Array | None, scale: bool
 
 
 def last_logits(model: Model, idx: Array, last: int = 1) -> Array:
-    """Return the logits of the last positions of idx (B, T), (B, last, V), by a forward that keeps nothing.
+    """Return the logits of the last positions of idx (B, T), (B, last, V), by a cache that nobody keeps.
 
     They are model.forward(idx)'s. Under the causal mask the logits of the other positions are not
     computed; without it, all are, as the model's own forward does.

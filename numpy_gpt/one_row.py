@@ -51,8 +51,8 @@ class OneRow:
         Raises ValueError for an id outside 0 <= id < V and for a row that is full.
         """
         p, config, t = self.cache.model.params, self.config, int(self.cache.lengths[0])
-        if not 0 <= token < config.V:
-            check_ids(np.array([[token]]), config.V, "idx")
+        if type(token) is not int or not 0 <= token < config.V:
+            token = int(check_ids(np.array([[token]]), config.V, "idx")[0, 0])
         if t == config.T_max:
             raise ValueError(f"row 0 holds {t} positions; 1 more pass T_max = {t}")
         x = p["W_te"][token] + p["W_pe"][t]  # (d,)

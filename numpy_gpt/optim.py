@@ -20,7 +20,8 @@ class AdamW:
     λ = weight_decay applies to the matrices alone (W_te, W_pe, W_qkv, W_o, W_1, W_2 and an
     untied W_head; the tied W_te once), never to biases, gammas and betas.
 
-    params  the Parameters to update; m and v are flat arrays beside params.flat
+    params  the Parameters to update
+    m, v    Parameters beside them, the means of g and g²
     t       the number of updates done
     FLOPs: 14 a parameter; 7 numbers of memory traffic.
 
@@ -52,7 +53,7 @@ class AdamW:
     def update(self, grads: Parameters, lr: float | None = None, scale: float = 1.0) -> None:
         """Move the parameters one step against scale · grads, with lr in place of the optimiser's own if given.
 
-        scale  what `clip_scale` says; taken into a factor that is there anyway, it costs no pass over memory
+        scale  what `clip_scale` says; the gradients are copied anyway, and the copy takes it along
 
         Raises ValueError for an lr or scale that is negative or not finite, and for another model's gradients.
         """
@@ -71,7 +72,7 @@ class AdamW:
         self._update(p.vectors, grads.vectors, m.vectors, v.vectors, lr, scale, 0.0)
 
     def _update(
-        self, params: Array, grads: Array, m: Array, v: Array, lr: float, scale: float, weight_decay: float
+        self, theta: Array, grads: Array, m: Array, v: Array, lr: float, scale: float, weight_decay: float
     ) -> None:
         xp = self.params.xp
         beta1, beta2 = self.betas
@@ -80,7 +81,7 @@ class AdamW:
         step_size, eps = lr * root / (1 - beta1**self.t), root * self.eps
 
         def update_block(block: slice) -> None:
-            p_b, m_b, v_b = params[block], m[block], v[block]
+            theta_b, m_b, v_b = theta[block], m[block], v[block]
             s = scale * grads[block]  # g
             # m = β1 m + (1 − β1) g
             axpby(1 - beta1, s, beta1, m_b)
@@ -91,9 +92,9 @@ class AdamW:
             xp.sqrt(v_b, out=s)
             s += eps
             xp.divide(m_b, s, out=s)
-            axpby(-step_size, s, 1 - lr * weight_decay, p_b)
+            axpby(-step_size, s, 1 - lr * weight_decay, theta_b)
 
-        for_blocks(update_block, params.size, xp)
+        for_blocks(update_block, theta.size, xp)
 
 
 NORM_BLOCK = 2**20  # numbers: a smaller sum of squares is done before another core is awake

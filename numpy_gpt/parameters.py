@@ -38,6 +38,8 @@ class Parameters(Mapping[str, Array]):
                 _, number, short_name = name.split(".", 2)
                 self._blocks.setdefault(int(number), {})[short_name] = self._views[name]
 
+    __eq__, __hash__ = object.__eq__, object.__hash__  # a Mapping's would ask arrays for one truth value
+
     def __getitem__(self, name: str) -> Array:
         return self._views[name]
 

@@ -156,7 +156,7 @@ class ByteTokenizer(Tokenizer):
 
     def encode(self, text: str) -> np.ndarray:
         """Return the ids of text, (N,) int64. A lone surrogate is encoded as U+FFFD."""
-        return np.array(list(_replace_surrogates(text).encode("utf-8")), dtype=np.int64)
+        return np.frombuffer(_replace_surrogates(text).encode("utf-8"), np.uint8).astype(np.int64)
 
     def token_bytes(self, token: int) -> bytes:
         return bytes([token])

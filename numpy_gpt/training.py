@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from .accumulation import Accumulator, Clock
+from .backend import one_blas_thread
 from .data import ordered_windows, windows
 from .model import Model
 from .ops import IGNORE_INDEX
@@ -69,6 +70,11 @@ class Schedule:
             raise ValueError(f"min_lr must be at least 0, got {self.min_lr}")
         if not self.min_lr <= self.lr < math.inf:
             raise ValueError(f"lr must be finite and at least min_lr = {self.min_lr}, got {self.lr}")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must lie in 0 <= {name} < 1, got {getattr(self, name)}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ValueError(f"weight_decay must be a finite number of at least 0, got {self.weight_decay}")
         if not self.clip > 0:
             raise ValueError(f"clip must be above 0, got {self.clip}")
 
@@ -109,7 +115,10 @@ def start(model: Model, schedule: Schedule) -> State:
 
 
 def n_workers(schedule: Schedule, model: Model) -> int:
-    """Return how many threads share a micro-batch; by default 2 where BLAS alone would leave a core idle, else 1."""
+    """Return how many threads share a micro-batch; by default 2 on a CPU for a small model, else 1.
+
+    It does not ask how many cores there are, so that a run has the same bits everywhere.
+    """
     default = 2 if model.xp is np and model.params.flat.size < SMALL_MODEL else 1
     return min(schedule.workers or default, schedule.B)
 
@@ -162,7 +171,7 @@ def train(
     clock = Clock(model.xp)
     accumulator = Accumulator(model, workers, clock)
     stopping = False
-    with threadpool_limits(1 if workers > 1 else None, user_api="blas"):
+    with one_blas_thread() if workers > 1 else nullcontext():
         while optimiser.t < schedule.steps and not stopping:
             begin = time.perf_counter()
             lr = warmup_cosine(optimiser.t, schedule.lr, schedule.min_lr, schedule.warmup, schedule.steps)

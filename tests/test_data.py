@@ -1,6 +1,7 @@
 """Texts, splits, windows and the two baselines, each against a brute-force loop."""
 
 import gc
+import sys
 import threading
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -29,6 +30,12 @@ def test_the_embedded_text():
     assert text == load_text("stdlib") == "\n".join(topics[name] for name in sorted(topics))
     assert 300_000 < len(text) < 1_000_000  # about 465,000, by the version of Python
     assert text.startswith('The "assert" statement')
+
+
+def test_a_python_without_its_help_topics(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
+    with pytest.raises(ValueError, match=r"^stdlib: this Python comes without its help topics: .*; name a file$"):
+        load_text()
 
 
 def test_a_file_is_returned_as_it_is(tmp_path):

@@ -141,6 +141,16 @@ def test_keep_goes_on_with_some_rows_in_another_order(seed):
         assert_close(f"row {row}", logits[place, 0], model.forward(text[None])[0][0, -1], 1e-12)
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"), [([1, -1], r"rows\[1\] is -1"), ([2], r"rows\[0\] is 2"), ([0.5], "integers")]
+)
+def test_keep_refuses_rows_that_there_are_not(rows, message):
+    cache = KVCache(random_model(), 2)
+    with pytest.raises(ValueError, match=message):
+        cache.keep(rows)
+    assert len(cache.lengths) == 2
+
+
 @pytest.mark.parametrize("block", [1, 3, 7])
 def test_blocks_of_queries_change_nothing(block, monkeypatch):
     model, idx = random_model(), random_ids(np.random.default_rng(6), 2, 11)

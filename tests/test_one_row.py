@@ -87,8 +87,11 @@ def test_a_refused_token_leaves_the_cache_as_it_was():
     for token in (-1, V):
         with pytest.raises(ValueError, match=rf"idx\[0, 0\] is {token}; ids must lie in 0 <= id < V = {V}"):
             row.forward(token)
+    for token in (3.0, True, "a", None):
+        with pytest.raises(ValueError, match="idx must be integers, got dtype"):
+            row.forward(token)
     assert snapshot((cache.kv, cache.lengths)) == before
-    row.forward(0)
+    row.forward(np.int64(0))
     before = snapshot((cache.kv, cache.lengths))
     with pytest.raises(ValueError, match=rf"row 0 holds {T_MAX} positions; 1 more pass T_max = {T_MAX}"):
         row.forward(0)

@@ -95,6 +95,13 @@ def test_mapping():
         p["W_xx"]
 
 
+def test_equal_is_the_same():
+    p = numbered()
+    assert p in [p]
+    assert p != copy.deepcopy(p)  # and no error about the truth value of an array
+    assert {p: 1}[p] == 1
+
+
 def test_block_has_the_short_names():
     p = numbered(Config(V=2, T_max=2, d=2, h=1, L=11).parameter_shapes())
     for number in (0, 1, 10):

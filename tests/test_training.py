@@ -189,6 +189,21 @@ def test_schedule_of_numpys_numbers_goes_into_json():
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("beta1", 2, "beta1 must lie in 0 <= beta1 < 1, got 2.0"),
+        ("beta2", -1, "beta2 must lie in 0 <= beta2 < 1, got -1.0"),
+        ("beta2", np.nan, "beta2 must lie in 0 <= beta2 < 1, got nan"),
+        ("weight_decay", -5, "weight_decay must be a finite number of at least 0, got -5.0"),
+        ("weight_decay", np.inf, "weight_decay must be a finite number of at least 0, got inf"),
+    ],
+)
+def test_schedule_refuses_rates_out_of_range(name, value, message):
+    with pytest.raises(ValueError, match=rf"^{re.escape(message)}$"):
+        Schedule(**{name: value})
+
+
 @pytest.mark.parametrize("value", ["0.1", None, True, [0.1]])
 def test_schedule_refuses_what_is_no_number(value):
     with pytest.raises(ValueError, match=re.escape(f"weight_decay must be a number, got {value!r}")):

@@ -73,7 +73,8 @@ def measure(seed: int, steps: int = STEPS) -> Result:
     values |= {"rate": rate, "first_loss": losses[0], "last_loss": float(np.mean(losses[-5:]))}
     for name, d in WIDTHS.items():
         values |= {f"predicted_{d}": predicted[name], f"measured_{d}": measured[name]}
-    hours = 6 * 124_439_808 * 20 * 124_439_808 / rate / 3600
+    N_small = Config.preset("gpt2").n_parameters()
+    hours = 6 * N_small * 20 * N_small / rate / 3600
     note = (
         "The time is predicted from the rate, and a rate is a machine's and a size's: narrow models spend more of "
         "their time outside matrix products. At the rate measured here GPT-2 small, on 20 tokens a parameter, would "

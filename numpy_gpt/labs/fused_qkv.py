@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from ..backend import one_blas_thread
 from ..budget import linear_cost
 from ..ops import linear_backward, linear_forward
 from .lab import Finding, Lab, Result
@@ -24,7 +24,7 @@ def measure(seed: int) -> Result:
     rng = np.random.default_rng(seed)
     d = WIDTHS[-1]
     difference = largest_difference(d, rng)
-    with threadpool_limits(1, user_api="blas"):  # threads would add their own waiting to the times
+    with one_blas_thread():  # threads would add their own waiting to the times
         ratio = {d: time_ratio(d, rng) for d in WIDTHS}
     moved = {d: 3 * linear_cost(R, d, d).moved_forward / linear_cost(R, d, 3 * d).moved_forward for d in WIDTHS}
     one, three = linear_cost(R, d, 3 * d), linear_cost(R, d, d)

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 SEEDS = 3  # trainings of each
 
-x = np.linspace(-6, 6, 120_001)  # a step of 1e-4
-ones = np.ones_like(x)
-
 
 def relu_forward(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """y = max(x, 0)"""
@@ -50,6 +47,8 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def measure(seed: int) -> Result:
+    x = np.linspace(-6, 6, 120_001)  # a step of 1e-4
+    ones = np.ones_like(x)
     curves, slopes = {}, {}
     for name, (forward, backward) in ACTIVATIONS.items():
         curves[name], cache = forward(x)

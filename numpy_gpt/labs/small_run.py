@@ -6,8 +6,8 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from ..backend import one_blas_thread
 from ..config import Config
 from ..data import load_text, split, windows
 from ..model import Model
@@ -47,7 +47,7 @@ def small_run(seed: int, causal: bool) -> Run:
     text = help_topics()
     model = Model(Config(V=text.tokenizer.V, T_max=CONTEXT, d=64, h=4, L=2, causal=causal), seed)
     optimiser, rng, losses = AdamW(model.params), np.random.default_rng(seed), []
-    with threadpool_limits(1, user_api="blas"):  # more threads only wait for each other in a model this small
+    with one_blas_thread():  # more threads only wait for each other in a model this small
         for step in range(STEPS):
             idx, _ = windows(text.train, B, CONTEXT, rng)  # (B, T)
             loss, grads = model.step(idx)  # logits[:, :-1] against idx[:, 1:]

@@ -82,7 +82,9 @@ def test_layernorm(shape, dtype, rng):
     assert snapshot(written) == snapshot((dx, dgamma, dbeta))
 
 
-@pytest.mark.parametrize(("B", "T", "V"), [(2, 3, 5), (3, 7, 50257), (2, 40, 50257), (1, 3, LOSS_BLOCK)])
+@pytest.mark.parametrize(
+    ("B", "T", "V"), [(2, 3, 5), (3, 7, 50257), (2, 40, 50257), (1, 3, LOSS_BLOCK), (1, 1, LOSS_BLOCK + 1)]
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_cross_entropy(B, T, V, dtype, rng):
     logits = random_array(rng, (B, T, V), dtype)
@@ -94,6 +96,7 @@ def test_cross_entropy(B, T, V, dtype, rng):
     assert_close("loss", np.asarray(loss), np.asarray(whole_loss), RTOL[dtype])
     before = snapshot(cache)
     dlogits, expected = cross_entropy_blocked_backward(1.7, cache), cross_entropy_backward(1.7, whole)
+    assert dlogits.shape == logits.shape
     assert snapshot(cache) == before
     assert_close("dlogits", dlogits, expected, RTOL[dtype], RTOL[dtype] * np.abs(expected).max())
 
