@@ -66,7 +66,7 @@ def evaluate(args: argparse.Namespace) -> int:
 
 
 def budget(args: argparse.Namespace) -> int:
-    from .budget import command
+    from .budget_tables import command
     from .config import Config
 
     config = Config.preset(args.preset, **given_config(args))

@@ -182,7 +182,8 @@ def print_setup(
 
     config = model.config
     copies = gradient_copies(schedule, model)
-    peak = memory(config, schedule.B, config.T_max, str(model.dtype), copies)["peak"]
+    tiled = model.xp is np  # attention, on a CPU
+    peak = memory(config, schedule.B, config.T_max, str(model.dtype), copies, tiled)["peak"]
     switches = [name for name in ("causal", "scale", "tie") if not getattr(config, name)]
     rows = {
         "text": f"{setup.data}: {n_text:,} characters, {n_train:,} tokens to train on, {n_held_out:,} held out",

@@ -1,6 +1,5 @@
 """The budget against the code: the real ops run on arrays that count, and their caches are weighed."""
 
-import json
 import math
 import tracemalloc
 from types import SimpleNamespace
@@ -20,7 +19,6 @@ from numpy_gpt.budget import (
     adamw_flops,
     attention_flops,
     budget,
-    command,
     cross_entropy_cost,
     crossover,
     embedding_cost,
@@ -421,6 +419,22 @@ def test_peak_is_that_of_a_real_step(config, B, rel):
     assert expected * (1 - rel) - second_group(config, B) <= peak <= expected * (1 + rel)
 
 
+@pytest.mark.parametrize(("T", "B"), [(128, 2), (300, 2), (48, 8)])
+def test_peak_without_tiles_as_on_a_gpu(T, B, monkeypatch):
+    monkeypatch.setattr(attention, "attend_pair", lambda q: (ops.attend_forward, ops.attend_backward))
+    config = Config(V=64, T_max=T, d=32, h=8, L=2)
+    idx, targets = batch(config, B, T)
+    model = Model(config)
+    grads = model.params.zeros_like()
+    model.step(idx, targets, grads)
+    found = memory(config, B, T, tiled=False)
+    tracemalloc.start()
+    model.step(idx, targets, grads)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak == pytest.approx(found["activations"] + found["workspace"], rel=0.03)
+
+
 # Shapes
 
 
@@ -600,45 +614,7 @@ def test_heads_that_do_not_divide_name_the_nearest():
         Config(d=768, h=11)
 
 
-# JSON and the terminal
-
-
-def keys(tree):
-    """Return the keys of nested dicts; of a list, those of its first entry."""
-    if isinstance(tree, dict):
-        return {name: keys(part) for name, part in tree.items()}
-    return [keys(tree[0])] if isinstance(tree, list) and isinstance(tree[0], dict) else None
-
-
-def words(text):
-    return dict.fromkeys(text.split())
-
-
-def test_json_keys_are_stable(capsys):
-    assert command(CONFIGS["lesson"], 2, 5, as_json=True) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert keys(found) == {
-        "config": words("V T_max d h L causal scale norm tie gelu eps"),
-        **words("B T dtype"),
-        "tensors": [words("part name formula letters shape dtype bytes memory times")],
-        "parameters": words("emb attn_per_block mlp_per_block norms_and_biases head blocks N N_lesson"),
-        "flops": {
-            "ops": [
-                words(
-                    "part name op formula times forward backward bytes_forward bytes_backward "
-                    "intensity_forward intensity_backward"
-                )
-            ],
-            **words("forward backward step bytes intensity"),
-            "per_token": words("forward backward train 2N 4N 6N"),
-            **words("update update_bytes"),
-        },
-        "attention": words("forward backward masked_forward masked_backward"),
-        "memory": words("parameters gradients moments activations workspace peak"),
-        "crossover": [words("share T T_block")],
-        "run": words("tokens C counted gflop_per_second step_seconds hours hours_counted"),
-    }
-    assert found == budget(CONFIGS["lesson"], 2, 5)
+# All together
 
 
 @every_config
@@ -652,34 +628,6 @@ def test_json_adds_up(config):
     doubled = budget(config, 2, 5, "float64")["flops"]
     assert doubled["bytes"] == 2 * flops["bytes"]
     assert doubled["step"] == flops["step"]
-
-
-def test_terminal_is_plain_when_piped(capsys):
-    config = Config.preset("gpt2")
-    assert command(config, 4, 64, tokens=2.5e9, rate=150) == 0
-    text = capsys.readouterr().out
-    assert "\x1b" not in text
-    assert "…" not in text
-    told = " ".join(text.split())
-    found = budget(config, 4, 64)
-    for number in (found["flops"]["forward"], found["flops"]["backward"], *found["parameters"].values()):
-        assert f"{number:,}" in told
-    for number in found["memory"].values():
-        assert f"{number:,}" in told
-    for part in ("(B, h, T, T) (4, 12, 64, 64)", "W_te[idx] + W_pe[:T]", "T = 658", "T = 3,287", "3,457 hours"):
-        assert part in told
-
-
-@every_config
-def test_terminal_shows_every_config(config, capsys):
-    assert command(config, 1, 1) == 0
-    text = capsys.readouterr().out
-    assert all(op.formula in text for op in step_ops(config, 1, 1))
-
-
-def test_terminal_fits_80_columns(capsys):
-    command(Config.preset("gpt2"), 4, 1024, tokens=1e10, rate=1000)
-    assert max(len(line.rstrip()) for line in capsys.readouterr().out.splitlines()) <= 80
 
 
 def test_tiles_are_those_of_the_op():

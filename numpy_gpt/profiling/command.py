@@ -79,10 +79,11 @@ def print_memory(console: Console, config: Config, B: int, T: int, dtype: str, x
         settings = {
             axis: settings_along(axis, values, config, B, T) for axis, values in default_axes(config, B, T).items()
         }
-        peak = max(together([budget.memory(*one, dtype) for one in along]) for along in settings.values())
+        peaks = [together([budget.memory(*one, dtype, tiled=xp is np) for one in along]) for along in settings.values()]
+        peak = max(peaks)
         console.print(f"Predicted memory of the sweep: {decimal(peak)}, beside Python and NumPy themselves")
     else:
-        peak = budget.memory(config, B, T, dtype)["peak"]
+        peak = budget.memory(config, B, T, dtype, tiled=xp is np)["peak"]
         console.print(
             f"Predicted memory of a step: {decimal(peak)}, beside Python and NumPy themselves; "
             f"{decimal(3 * large(xp))} to measure the memory's bandwidth"

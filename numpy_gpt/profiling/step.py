@@ -184,7 +184,7 @@ class Stepper:
             clip=clip,
             adamw=adamw,
             limits=limits,
-            memory=budget.memory(config, self.B, self.T, dtype),
+            memory=budget.memory(config, self.B, self.T, dtype, tiled=self.xp is np),
         )
 
 
