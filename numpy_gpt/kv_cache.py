@@ -145,7 +145,7 @@ class KVCache:
 
     def keep(self, rows: Sequence[int]) -> None:
         """Go on with these rows alone, in this order; row i is then what rows[i] was. Raises ValueError for another."""
-        index = check_ids(np.asarray(rows), len(self.lengths), "rows")
+        index = check_ids(np.array(rows, None if len(rows) else np.int64), len(self.lengths), "rows")
         on_device = self.model.xp.asarray(index)
         self.kv = self.kv[:, :, on_device]
         self.lengths = self.lengths[index]

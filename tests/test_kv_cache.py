@@ -141,6 +141,12 @@ def test_keep_goes_on_with_some_rows_in_another_order(seed):
         assert_close(f"row {row}", logits[place, 0], model.forward(text[None])[0][0, -1], 1e-12)
 
 
+def test_keep_of_no_row_leaves_none():
+    cache = KVCache(random_model(), 2)
+    cache.keep([])
+    assert len(cache.lengths) == cache.kv.shape[2] == 0
+
+
 @pytest.mark.parametrize(
     ("rows", "message"), [([1, -1], r"rows\[1\] is -1"), ([2], r"rows\[0\] is 2"), ([0.5], "integers")]
 )

@@ -120,9 +120,8 @@ def attend_pair(q: Array) -> tuple[Callable, Callable]:
 
 def attention_weights(cache: tuple) -> Array:
     """Return attn (B, h, T, T) from the cache of `attention_forward`: how much of position j goes into position t."""
-    (_, _, x_shape), cache_attend, _, h, _ = cache
-    in_tiles = isinstance(cache_attend[4], list)  # from `attend_tiled_forward`
-    attn = tiled_weights(cache_attend) if in_tiles else cache_attend[3]
+    (_, _, x_shape), cache_attend, _, h, attend_back = cache
+    attn = tiled_weights(cache_attend) if attend_back is attend_tiled_backward else cache_attend[3]
     *B, T, _ = x_shape
     return attn.reshape(*B, h, T, T)
 
