@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,30 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from .compare import compare, doubt
+from .compare import compare
 from .contract import REFUSED, clauses, linearity, nudged, others
 from .diagnosis import diagnose
 from .directions import compare_direction, draw, through
-from .numeric import (
-    EPS,
-    ROUGH,
-    SAFETY,
-    Estimates,
-    NotAnalytic,
-    complex_step,
-    differences,
-    evaluate_complex,
-    jacobian,
-    refine,
-    roughness,
-)
+from .numeric import EPS, ROUGH, SAFETY, roughness
 from .problem import FAILURES, Backward, Forward, Problem, largest, prepare
 from .report import Line, Report, Verdict
+from .sides import Sides
 from .trees import flatten
 
 ELSEWHERE = "other inputs"
 NEARLY = 1e-6  # of a tensor's largest magnitude: what more is wrong is no matter of rounding
-MOST_ENTRIES = 2_000_000  # of a Jacobian that is kept
 
 
 def check(
@@ -134,95 +121,6 @@ def compare_gradients(problem: Problem) -> list[Line]:
     else:
         lines += adjoint(problem, sides.y, sides.u, grads)
     return [*lines, float64_throughout(problem, sides)]
-
-
-class Sides:
-    """The numeric side: the forward at float64 and at complex inputs that may be moved."""
-
-    def __init__(self, problem: Problem, y: np.ndarray, u: np.ndarray) -> None:
-        self.problem, self.y, self.u = problem, y, u
-        self.inputs = [np.array(x) if isinstance(x, np.ndarray) else x for x in problem.inputs]
-        self.complex_inputs = [
-            np.array(x, np.complex128) if number in problem.differentiable else x
-            for number, x in enumerate(problem.inputs)
-        ]
-        self.found: dict[int, np.ndarray] = {}
-        self.jacobians: dict[int, np.ndarray] = {}
-        self.not_analytic = ""
-        try:  # on the real line the complex forward must be the real one
-            evaluate_complex(self.complex_f, y)
-        except NotAnalytic as reason:
-            self.not_analytic = str(reason)
-
-    def f(self) -> np.ndarray:
-        return self.problem.outputs(self.inputs)
-
-    def complex_f(self) -> np.ndarray:
-        return self.problem.outputs(self.complex_inputs)
-
-    def slopes(self, number: int, u: np.ndarray | None = None) -> np.ndarray:
-        """Return ∂⟨u, f⟩/∂(input number) by real differences alone; u, if not given, is the problem's upstream."""
-        if u is None and number in self.found:
-            return self.found[number]
-        u, jacobian, x = self.u if u is None else u, self.jacobian(number), self.inputs[number]
-        if jacobian is None:
-            return differences(self.f, x, self.y, u).value
-        return (u @ jacobian).reshape(x.shape)
-
-    def jacobian(self, number: int) -> np.ndarray | None:
-        """Return ∂f/∂(input number), (outputs, elements), for diagnoses; None where it is too large to keep."""
-        x = self.inputs[number]
-        if self.y.size * x.size > MOST_ENTRIES:
-            return None
-        if number not in self.jacobians:
-            self.jacobians[number] = jacobian(self.f, x, self.y)
-        return self.jacobians[number]
-
-    @contextmanager
-    def replaced(self, number: int, x: np.ndarray) -> Iterator[None]:
-        """Let an input be another for a while."""
-        here = self.inputs[number]
-        self.inputs[number] = np.array(x)
-        try:
-            yield
-        finally:
-            self.inputs[number] = here
-
-    def estimates(self, number: int, analytic: np.ndarray) -> tuple[Estimates, Estimates | None, str]:
-        """Return real differences, the complex step or None, and why there is none."""
-        x = self.inputs[number]
-        real = differences(self.f, x, self.y, self.u)
-        imaginary, reason = None, self.not_analytic
-        if not reason:
-            try:
-                imaginary = complex_step(self.complex_f, self.complex_inputs[number], self.y, self.u)
-            except NotAnalytic as error:
-                reason = str(error)
-        size = np.abs(real.value).max(initial=0, where=np.isfinite(real.value))
-        refine(self.f, x, self.y, self.u, real, analytic, doubt(analytic, real, imaginary, size))
-        self.found[number] = real.value
-        if imaginary is not None:
-            reason = cauchy_riemann(self.problem.names[number], real, imaginary)
-        return real, None if reason else imaginary, reason
-
-
-def cauchy_riemann(name: str, real: Estimates, imaginary: Estimates) -> str:
-    """Return why the complex step cannot be trusted, or "" where it agrees with the real slopes.
-
-    An analytic f has the same slope along i as along the real axis (Cauchy-Riemann); abs, var
-    and norm, which drop the imaginary part, have not.
-    """
-    scale = np.abs(real.value).max(initial=0, where=np.isfinite(real.value))
-    allowed = SAFETY * (real.error + imaginary.error) + 1e-8 * scale
-    far = ~(np.abs(real.value - imaginary.value) <= allowed)
-    if not far.any():
-        return ""
-    i = np.unravel_index(int(far.argmax()), far.shape)
-    place = f"{name}[{', '.join(map(str, map(int, i)))}]"
-    return (
-        f"not analytic: the slope along i is {imaginary.value[i]:.6g} at {place}, along the real axis "
-        f"{real.value[i]:.6g} (abs, var, norm or a kink?)"
-    )
 
 
 def compare_tensor(problem: Problem, sides: Sides, number: int, grad: Any) -> list[Line]:

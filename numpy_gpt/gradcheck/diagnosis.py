@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from .mixups import (
 )
 from .numeric import Estimates
 from .problem import Problem
+from .sides import Sides
 from .terms import (
     FIT,
     another_gelu,
@@ -35,9 +35,6 @@ from .terms import (
     wrong_epsilon,
     wrong_terms,
 )
-
-if TYPE_CHECKING:
-    from .check import Sides
 
 FEW_DIGITS = 1e-3  # of an element: what is further off is no matter of digits
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .numeric import differences
 from .problem import Problem, is_floating
+from .sides import Sides
 from .terms import close, fits
 from .trees import flatten
-
-if TYPE_CHECKING:
-    from .check import Sides
 
 
 def repeated_ids(problem: Problem, analytic: np.ndarray, right: np.ndarray) -> Iterator[str]:

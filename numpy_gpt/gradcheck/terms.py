@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,9 +15,7 @@ from ..ops import gelu_backward, gelu_exact_backward, gelu_exact_forward, gelu_f
 from ..ops.gelu import CUBIC, SQRT_2_OVER_PI
 from .numeric import EPS
 from .problem import Problem
-
-if TYPE_CHECKING:
-    from .check import Sides
+from .sides import Sides
 
 FIT = 1e-6  # of the tensor's largest magnitude
 Terms = dict[str, np.ndarray]  # what a term is -> its numbers
