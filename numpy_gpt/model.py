@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .backend import Array, keep_freed_memory
+from .backend import Array
 from .config import Config
+from .cores import keep_freed_memory
 from .ops import (
     IGNORE_INDEX,
     attention_backward,
@@ -53,7 +54,7 @@ class Model:
             None leaves them 0, to be loaded
 
     `copy.deepcopy(model)` keeps its weights as they are now. The first model on a CPU asks the C library
-    to keep freed memory, for the whole process (`backend.keep_freed_memory`).
+    to keep freed memory, for the whole process (`cores.keep_freed_memory`).
 
     Raises ValueError for another dtype.
     """

@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from .backend import in_threads
+from .cores import in_threads
 from .kv_cache import KVCache
 from .ops import gelu_exact_forward, gelu_forward
 from .ops.checks import check_ids

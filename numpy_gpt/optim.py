@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from .backend import Array, axpby, for_blocks
+from .backend import Array
+from .cores import axpby, for_blocks
 from .parameters import Parameters
 
 

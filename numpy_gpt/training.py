@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .accumulation import Accumulator, Clock
-from .backend import one_blas_thread
+from .cores import one_blas_thread
 from .data import ordered_windows, windows
 from .model import Model
 from .ops import IGNORE_INDEX

@@ -7,8 +7,9 @@ from helpers import assert_close
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numpy_gpt import AdamW, Config, Model, Parameters, backend
+from numpy_gpt import AdamW, Config, Model, Parameters, optim
 from numpy_gpt.backend import to_numpy
+from numpy_gpt.cores import for_blocks
 from numpy_gpt.optim import check_finite, clip_by_global_norm, clip_scale, global_norm, warmup_cosine
 
 SHAPES = Config(V=7, T_max=5, d=4, h=2, L=1).parameter_shapes()
@@ -35,10 +36,15 @@ def textbook(params, all_grads, lrs, beta1, beta2, eps, weight_decay):
     return params
 
 
+def cut_into(block_size, monkeypatch):
+    """Let the optimiser work in blocks of this size."""
+    monkeypatch.setattr(optim, "for_blocks", lambda work, size, xp, _=None: for_blocks(work, size, xp, block_size))
+
+
 @pytest.mark.parametrize("block_size", [2**17, 7])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
 def test_adamw_against_the_textbook(xp, monkeypatch, block_size, weight_decay):
-    monkeypatch.setattr(backend, "BLOCK_SIZE", block_size)
+    cut_into(block_size, monkeypatch)
     params = random_parameters(0, xp=xp)
     all_grads = [random_parameters(seed) for seed in range(1, 11)]
     lrs = [0.01 * step for step in range(1, 11)]
@@ -145,7 +151,7 @@ def test_bad_arguments(arguments, message):
 @pytest.mark.parametrize("block_size", [2**17, 7])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_clip_scales_everything_alike(xp, monkeypatch, dtype, block_size):
-    monkeypatch.setattr(backend, "BLOCK_SIZE", block_size)
+    cut_into(block_size, monkeypatch)
     grads, before = random_parameters(3, dtype, xp), random_parameters(3, dtype)
     norm = math.sqrt(sum(float((g.astype("float64") ** 2).sum()) for g in before.values()))
     assert global_norm(grads) == pytest.approx(norm, rel=1e-6)
@@ -220,7 +226,7 @@ def test_check_finite_counts():
 @pytest.mark.parametrize("block_size", [2**17, 7])
 def test_clip_where_float32_squares_overflow(xp, monkeypatch, block_size):
     """1e25² is beyond float32; the gradients themselves are not."""
-    monkeypatch.setattr(backend, "BLOCK_SIZE", block_size)
+    cut_into(block_size, monkeypatch)
     grads = random_parameters(3, "float32", xp)
     grads.flat *= 1e25
     norm = 1e25 * np.linalg.norm(random_parameters(3).flat)
@@ -232,7 +238,7 @@ def test_clip_where_float32_squares_overflow(xp, monkeypatch, block_size):
 def test_norm_is_summed_block_by_block(monkeypatch):
     grads = random_parameters(3)
     whole = global_norm(grads)
-    monkeypatch.setattr(backend, "BLOCK_SIZE", 5)
+    cut_into(5, monkeypatch)
     assert global_norm(grads) == pytest.approx(whole, rel=1e-14)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..backend import BLOCK_SIZE
+from ..cores import BLOCK_SIZE
 from ..ops import blocked
 from ..ops.attend_tiled import TILE, attend_tiled_backward, attend_tiled_forward
 from ..ops.embedding_rows import embedding_rows_backward

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..backend import n_cores, one_blas_thread
 from ..config import Config
+from ..cores import n_cores, one_blas_thread
 from ..model import BLOCK, Model, next_ids
 from ..ops import embedding_forward
 from ..parameters import Parameters

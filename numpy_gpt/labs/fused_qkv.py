@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..backend import one_blas_thread
 from ..budget import linear_cost
+from ..cores import one_blas_thread
 from ..ops import linear_backward, linear_forward
 from .lab import Finding, Lab, Result
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..backend import one_blas_thread
 from ..config import Config
+from ..cores import one_blas_thread
 from ..data import load_text, split, windows
 from ..model import Model
 from ..optim import AdamW, clip_by_global_norm, warmup_cosine

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 
-from ..backend import Array, array_module, in_threads, spare_cores
+from ..backend import Array, array_module
+from ..cores import in_threads, spare_cores
 from .checks import check_floating, check_qkv
 from .layernorm import row_dot
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import BLOCK_SIZE, Array, array_module, for_blocks
+from ..backend import Array, array_module
+from ..cores import BLOCK_SIZE, for_blocks
 from .checks import check_ids
 from .cross_entropy import IGNORE_INDEX, cross_entropy_backward, cross_entropy_forward
 from .gelu import CUBIC, SQRT_2_OVER_PI

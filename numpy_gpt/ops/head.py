@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..backend import Array, matmul, matmul_both
+from ..backend import Array
+from ..cores import matmul, matmul_both
 from .checks import check_axes, check_features, check_floating
 
 

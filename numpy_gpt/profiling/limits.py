@@ -9,8 +9,9 @@ from types import ModuleType
 
 import numpy as np
 
-from ..backend import Array, for_blocks, synchronize
+from ..backend import Array, synchronize
 from ..config import Config
+from ..cores import for_blocks
 
 Clock = Callable[[], float]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import one_core
 from ..config import Config
+from ..cores import one_core
 from ..model import Model
 from .fits import fit_power, fit_quadratic
 from .limits import Clock

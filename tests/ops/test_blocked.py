@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers import assert_close, random_array, snapshot, upstream
 
-from numpy_gpt.backend import BLOCK_SIZE
+from numpy_gpt.cores import BLOCK_SIZE
 from numpy_gpt.ops import (
     IGNORE_INDEX,
     cross_entropy_backward,

@@ -142,7 +142,7 @@ EQUIVALENT = {
     "return layernorm_backward(dy, cache, out)` → "
     "`return layernorm_backward(dy, cache, out)`": ANY_BLOCKS,
     "cross_entropy_blocked_backward:L3 branch-lost `if len(blocks) == 1: return cross_entropy_backward(dloss, "
-    "blocks[0][2])` → `if False: pass`": ANY_BLOCKS,
+    "blocks[0][2]).reshape(shape)` → `if False: pass`": ANY_BLOCKS,
     "cross_entropy_blocked_backward:L3 wrong-variable `blocks` → `shape`": ANY_BLOCKS,
 }
 
