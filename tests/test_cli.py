@@ -499,10 +499,14 @@ def test_time_of_a_sweep(capsys, folder):
         (["--device", "tpu"], "tpu"),
         (["--plot", "time.txt"], "time.txt"),
         (["--plot", "absent/time.png"], "absent"),
+        (["--plot", "folder.png"], "it is a folder"),
+        (["--plot", "file/time.png"], "no folder file"),
     ],
 )
-def test_time_mistakes_are_told_before_anything_runs(flags, word, capsys, monkeypatch):
+def test_time_mistakes_are_told_before_anything_runs(flags, word, folder, capsys, monkeypatch):
     monkeypatch.setattr(step, "Stepper", None)
+    (folder / "folder.png").mkdir()
+    (folder / "file").touch()
     assert word in error_line(capsys, [*TINY, *flags])
 
 

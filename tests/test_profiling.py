@@ -2,6 +2,7 @@ import json
 import math
 import sys
 import threading
+import tracemalloc
 from dataclasses import replace
 from functools import partial
 
@@ -20,6 +21,7 @@ from numpy_gpt.profiling import (
     Timing,
     fit_power,
     fit_quadratic,
+    limits,
     measure_bandwidth,
     measure_gemm_peak,
     measure_own_gemms,
@@ -30,6 +32,7 @@ from numpy_gpt.profiling import (
 from numpy_gpt.profiling import step as step_module
 from numpy_gpt.profiling.scaling import default_axes, settings_along
 from numpy_gpt.profiling.step import COUNTED_AS, KINDS
+from numpy_gpt.profiling.tables import why
 from numpy_gpt.profiling.timers import modules_of_ops
 
 SMALL = Config(V=11, T_max=9, d=8, h=2, L=3)
@@ -394,6 +397,39 @@ def test_rates_of_a_clock_that_is_known(xp, dtype):
     assert measure_bandwidth(dtype, xp, size=2**22, clock=Ticks()) == 3 * 2**22
     rates = measure_own_gemms(SMALL, 2, 5, dtype, xp, clock=Ticks())
     assert rates["W_2: dx = dy Wᵀ"] == 2 * 10 * 8 * 32
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("config", [Config(V=50_000, T_max=8, d=64, h=2, L=1), Config(V=9, T_max=8, d=256, h=2, L=1)])
+def test_limits_take_no_more_memory_than_is_told(config, dtype, monkeypatch):
+    monkeypatch.setattr(limits, "SQUARES", {True: (64,)})
+    monkeypatch.setattr(limits, "large", lambda xp: 2**20)
+    tracemalloc.start()
+    measure_gemm_peak(dtype, seconds=0, clock=Ticks())
+    measure_bandwidth(dtype, seconds=0, clock=Ticks())
+    measure_own_gemms(config, 2, 8, dtype, seconds=0, clock=Ticks())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak == pytest.approx(limits.limits_memory(config, 2, 8, dtype, np), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("changes", "gelu", "rest"),
+    [({}, "takes its slope on the way forward", "tied sum"), ({"gelu": "exact", "tie": False}, "exact form", "Python")],
+)
+def test_reasons_are_those_of_the_config(changes, gelu, rest):
+    config = replace(SMALL, **changes)
+    profile = profile_step(Model(config), ids(config), repeats=1, warmup=0, limits=False, clock=Ticks())
+    assert gelu in why(profile["gelu"], config)
+    assert why(profile["rest"], config).startswith(("the " if config.tie else "") + rest)
+    assert "two of the same size backward" in why(profile["W_1"], config)
+    assert why(profile["loss"], config).startswith("forward makes a softmax over V")
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3, 4)])
+def test_ids_of_another_shape(shape):
+    with pytest.raises(ValueError, match=r"^idx has shape .*; expected \(B, T\)$"):
+        profile_step(Model(SMALL), np.zeros(shape, int))
 
 
 def test_the_device_is_waited_for_before_each_look_at_the_clock(strict):

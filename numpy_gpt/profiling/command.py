@@ -14,8 +14,8 @@ from ..backend import device_module
 from ..config import Config
 from ..model import Model
 from ..terminal import new_console
-from .limits import large
-from .pictures import draw_profile, draw_sweep, picture_format, save_picture
+from .limits import limits_memory
+from .pictures import check_picture, draw_profile, draw_sweep, save_picture
 from .scaling import default_axes, settings_along, sweep
 from .step import profile_step
 from .tables import print_profile, print_sweep
@@ -41,14 +41,12 @@ def command(
 
     Raises ValueError for what makes no step, and where a picture cannot be drawn, before anything runs.
     """
-    budget.check_batch(config, B, T, dtype)
+    B, T = budget.check_batch(config, B, T, dtype)
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, got {repeats}")
     xp = device_module(device)
     if plot is not None:
-        picture_format(plot)
-        if not Path(plot).absolute().parent.is_dir():
-            raise ValueError(f"cannot write {plot}: there is no folder {Path(plot).parent}")
+        check_picture(plot)
     console, notes = new_console(), new_console(stderr=as_json)
     found: Any
     print_memory(notes, config, B, T, dtype, xp, sweeping)
@@ -83,10 +81,12 @@ def print_memory(console: Console, config: Config, B: int, T: int, dtype: str, x
         peak = max(peaks)
         console.print(f"Predicted memory of the sweep: {decimal(peak)}, beside Python and NumPy themselves")
     else:
-        peak = budget.memory(config, B, T, dtype, tiled=xp is np)["peak"]
+        step = budget.memory(config, B, T, dtype, tiled=xp is np)
+        kept = step["parameters"] + step["gradients"] + step["moments"]
+        limits = kept + limits_memory(config, B, T, dtype, xp)
         console.print(
-            f"Predicted memory of a step: {decimal(peak)}, beside Python and NumPy themselves; "
-            f"{decimal(3 * large(xp))} to measure the memory's bandwidth"
+            f"Predicted memory of a step: {decimal(step['peak'])}, and while the machine's limits are measured "
+            f"beside its model: {decimal(limits)}; both beside Python and NumPy themselves"
         )
 
 

@@ -59,7 +59,9 @@ def best_seconds(
 
 
 def random_matrix(shape: tuple[int, ...], dtype: str, xp: ModuleType) -> Array:
-    return xp.asarray(np.random.default_rng(0).random(shape, dtype=np.dtype(dtype)) - 0.5)
+    numbers = np.random.default_rng(0).random(shape, dtype=np.dtype(dtype))
+    numbers -= 0.5
+    return xp.asarray(numbers)
 
 
 def gemm_rate(a: Array, b: Array, xp: ModuleType, seconds: float, clock: Clock) -> float:
@@ -67,6 +69,9 @@ def gemm_rate(a: Array, b: Array, xp: ModuleType, seconds: float, clock: Clock) 
     out = xp.empty((a.shape[0], b.shape[1]), dtype=a.dtype)
     least = best_seconds(lambda: xp.matmul(a, b, out=out), xp, seconds, clock)
     return 2 * a.shape[0] * a.shape[1] * b.shape[1] / least
+
+
+SQUARES = {True: (512, 1024, 2048), False: (2048, 4096, 8192)}  # on a CPU, on a GPU
 
 
 def measure_gemm_peak(
@@ -80,7 +85,7 @@ def measure_gemm_peak(
 
     sizes  of n; by default those at which a CPU, or a GPU, is at its best. Each is run for `seconds`.
     """
-    sizes = sizes or ((512, 1024, 2048) if xp is np else (2048, 4096, 8192))
+    sizes = sizes or SQUARES[xp is np]
     rates = []
     for n in sizes:
         a, b = (random_matrix((n, n), dtype, xp) for _ in range(2))
@@ -119,6 +124,23 @@ def measure_bandwidth(
     return max(moved[work] / best_seconds(work, xp, seconds, clock) for work in moved)
 
 
+def own_products(config: Config) -> dict[str, tuple[int, int]]:
+    """Return the matrices of the linear layers and of the head, (in, out)."""
+    d = config.d
+    return {"qkv": (d, 3 * d), "W_o": (d, d), "W_1": (d, 4 * d), "W_2": (4 * d, d), "head": (d, config.V)}
+
+
+def limits_memory(config: Config, B: int, T: int, dtype: str, xp: ModuleType) -> int:
+    """Return the most bytes that measuring the limits takes: three large arrays, or the matrices of one layer."""
+    R = B * T
+    layers = [
+        R * n_in + R * n_out + n_in * n_out + max(R * n_in, R * n_out, n_in * n_out)
+        for n_in, n_out in own_products(config).values()
+    ]
+    squares = 3 * max(SQUARES[xp is np]) ** 2
+    return max(3 * large(xp), max(squares, *layers) * np.dtype(dtype).itemsize)
+
+
 def measure_own_gemms(
     config: Config,
     B: int,
@@ -129,17 +151,15 @@ def measure_own_gemms(
     clock: Clock = time.perf_counter,
 ) -> dict[str, float]:
     """Return FLOP/s of the products of the model's linear layers and head alone, forward and backward."""
-    d, R = config.d, B * T
-    rates = {}
-    for name, n_in, n_out in (
-        ("qkv", d, 3 * d),
-        ("W_o", d, d),
-        ("W_1", d, 4 * d),
-        ("W_2", 4 * d, d),
-        ("head", d, config.V),
-    ):
+    R = B * T
+
+    def rates_of(name: str, n_in: int, n_out: int) -> dict[str, float]:
         x, dy = (random_matrix((R, n), dtype, xp) for n in (n_in, n_out))
         W = random_matrix((n_out, n_in), dtype, xp).T if name == "head" else random_matrix((n_in, n_out), dtype, xp)
-        for product, a, b in (("y = x W", x, W), ("dx = dy Wᵀ", dy, W.T), ("dW = xᵀ dy", x.T, dy)):
-            rates[f"{name}: {product}"] = gemm_rate(a, b, xp, seconds, clock)
+        products = {"y = x W": (x, W), "dx = dy Wᵀ": (dy, W.T), "dW = xᵀ dy": (x.T, dy)}
+        return {f"{name}: {product}": gemm_rate(*pair, xp, seconds, clock) for product, pair in products.items()}
+
+    rates: dict[str, float] = {}
+    for name, (n_in, n_out) in own_products(config).items():
+        rates |= rates_of(name, n_in, n_out)
     return rates

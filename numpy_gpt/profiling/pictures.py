@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..files import atomic_write
+from ..files import atomic_write, check_writable
 from .profile import Profile
 from .scaling import Sweep
 from .tables import GROUPS, ratio
@@ -219,6 +219,17 @@ def save_picture(path: Path | str, draw: Callable[[Any], None], size: tuple[floa
     path = Path(path)
     with atomic_write(path) as temporary:
         figure.savefig(temporary, format=picture_format(path))
+
+
+def check_picture(path: Path | str) -> None:
+    """Raise ValueError or OSError, naming path, where no picture can be written to it."""
+    path = Path(path)
+    picture_format(path)
+    if path.is_dir():
+        raise ValueError(f"cannot draw into {path}: it is a folder")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
+    check_writable(path.absolute().parent)
 
 
 def picture_format(path: Path | str) -> str:

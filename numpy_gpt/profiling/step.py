@@ -99,6 +99,8 @@ class Stepper:
     ) -> None:
         self.model, self.clock, self.xp = model, clock, model.xp
         self.idx = self.xp.asarray(idx)  # on the device before the clock runs
+        if self.idx.ndim != 2:
+            raise ValueError(f"idx has shape {self.idx.shape}; expected (B, T)")
         self.targets = None if targets is None else self.xp.asarray(targets)
         self.T = self.idx.shape[-1]
         self.B = self.idx.size // max(self.T, 1)

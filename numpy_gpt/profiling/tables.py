@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from ..budget import ITEMSIZE
+from ..config import Config
 from ..terminal import Row, print_rows
 from .profile import OpProfile, Profile, Timing
 from .scaling import Fit, Sweep, done
@@ -13,16 +14,24 @@ from .scaling import Fit, Sweep, done
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Why backward is not twice forward, by op or else by kind of op.
+# Why backward is not twice forward, by what `why` looks up.
 WHY = {
     "loss": "forward makes a softmax over V; backward only subtracts the targets from it and scales",
-    "gelu": "GPT-2's form takes its slope on the way forward; backward only multiplies by it",
+    "tanh gelu": "GPT-2's form takes its slope on the way forward; backward only multiplies by it",
     "GEMM": "one product forward, two of the same size backward; what differs is how fast their shapes run",
     "attention": "two products forward, four backward; softmax costs about the same both ways",
     "element-wise": "no product: it reads and writes large arrays, about as often in one way as in the other",
     "look-up": "forward copies a row for each id; backward adds up the rows of ids that repeat",
-    "rest": "the tied sum of dW_te is backward's alone; else Python between the ops, which does not grow",
+    "exact gelu": "the exact form takes five steps an element forward, and seven back",
+    "tied rest": "the tied sum of dW_te is backward's alone; else Python between the ops, which does not grow",
+    "rest": "Python between the ops, which does not grow with them",
 }
+
+
+def why(op: OpProfile, config: Config) -> str:
+    """Return why backward is not twice forward: by the op in this config, by the op, or by its kind."""
+    switch = {"gelu": config.gelu, "rest": "tied" if config.tie else "untied"}.get(op.name, "")
+    return next(WHY[key] for key in (f"{switch} {op.name}", op.name, op.kind) if key in WHY)
 
 
 def milliseconds(timing: Timing) -> str:
@@ -84,7 +93,7 @@ def print_profile(profile: Profile, console: Console) -> None:
         table.add_column(overflow="fold")
     for name, seconds in profile.excess()[:5]:
         op = profile[name]
-        table.add_row(f"  {1e3 * seconds:+.2f} ms", f"{name} ({op.kind})", WHY.get(name, WHY[op.kind]))
+        table.add_row(f"  {1e3 * seconds:+.2f} ms", f"{name} ({op.kind})", why(op, profile.config))
     console.print(table)
 
 
