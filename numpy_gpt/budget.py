@@ -20,13 +20,18 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 from .config import Config
 
 TILE = 128  # queries a tile of attention
 GROUP = 2**18  # scores of the heads that it does together
+LARGEST = 1e36  # of any size, of tokens and of GFLOP/s: all that is counted with them is then finite
+RULE = (
+    "One FLOP for every element: add, subtract, multiply, divide, exp, log, tanh, erf, sqrt; n for the sum of n. "
+    "Free: maxima, masks, copies, look-ups. Attention is counted over all T² pairs."
+)
 ITEMSIZE = {"float32": 4, "float64": 8, "int64": 8, "bool": 1}  # bytes of one number
 
 
@@ -156,9 +161,9 @@ class Cost:
 def embedding_cost(R: int, T: int, d: int, V: int, T_max: int, tie: bool = False) -> Cost:
     """x = W_te[idx] + W_pe[:T]; back, each row of dx is added to one row of dW_te and one of dW_pe.
 
-    With a tied head dW_te comes as the rows of the ids that occur, here all of them different.
+    With a tied head dW_te comes as the rows of the ids that occur, here as many as there can be.
     """
-    rows = R if tie else V
+    rows = min(R, V) if tie else V
     return Cost(R * d, 2 * R * d, 2 * R * d + T * d, R * d + rows * d + T_max * d)
 
 
@@ -214,12 +219,13 @@ def cross_entropy_cost(R: int, V: int) -> Cost:
     return Cost(R * (4 * V + 3), R * (V + 1), 2 * R * V, 2 * R * V)
 
 
-def tied_sum_cost(R: int, d: int) -> Cost:
+def tied_sum_cost(R: int, d: int, V: int) -> Cost:
     """W_te is used twice: to the head's share of its gradient comes the embedding's, one row an id that occurs.
 
-    Counted as if all R ids were different, the most it can be.
+    Counted as if as many of the V ids occurred as can in R places.
     """
-    return Cost(0, R * d, 0, 3 * R * d)
+    rows = min(R, V)
+    return Cost(0, rows * d, 0, 3 * rows * d)
 
 
 def adamw_flops(config: Config) -> int:
@@ -277,7 +283,7 @@ def step_ops(config: Config, B: int, T: int) -> list[Op]:
         Op("head", "loss", "cross_entropy", "-log softmax(logits)", cross_entropy_cost(R, V)),
     ]
     if config.tie:
-        ops.append(Op("head", "tied_sum", "residual", "dW_te, head + emb", tied_sum_cost(R, d)))
+        ops.append(Op("head", "tied_sum", "residual", "dW_te, head + emb", tied_sum_cost(R, d, V)))
     return ops
 
 
@@ -331,10 +337,10 @@ def kept_pairs(config: Config, T: int) -> int:
     Up to T = TILE all of them; beyond, it works in tiles of TILE queries, each of which meets no
     key after its last query (`numpy_gpt/ops/attend_tiled.py`).
     """
-    if T <= TILE or not config.causal:
+    if not config.causal:
         return T * T
-    stops = [min(start + TILE, T) for start in range(0, T, TILE)]
-    return sum((stop - start) * stop for start, stop in zip(range(0, T, TILE), stops))
+    whole, rest = divmod(T, TILE)  # tile number i of the whole ones meets i · TILE keys, those that are left all T
+    return TILE * TILE * whole * (whole + 1) // 2 + rest * T
 
 
 def memory(
@@ -395,6 +401,7 @@ def budget(
         flops
           ops       in order, each for one of its `times`: part, name, op, formula, times, forward,
                     backward, bytes_forward, bytes_backward, intensity_forward, intensity_backward
+          rule      what counts as a FLOP
           forward, backward, step        exact, of all B·T tokens
           bytes, intensity               moved in a step, and step FLOPs / bytes
           per_token                      forward, backward, train (exact / B·T), and 2N, 4N, 6N
@@ -407,7 +414,7 @@ def budget(
 
     Raises ValueError where B, T, dtype, tokens or rate make no step, and for T > T_max.
     """
-    check_batch(config, B, T, dtype)
+    B, T = check_batch(config, B, T, dtype)
     itemsize, N = ITEMSIZE[dtype], config.n_parameters()
     ops = [op_entry(op, itemsize) for op in step_ops(config, B, T)]
     forward, backward, moved_forward, moved_backward = (
@@ -423,6 +430,7 @@ def budget(
         "parameters": parameters(config),
         "flops": {
             "ops": ops,
+            "rule": RULE,
             "forward": forward,
             "backward": backward,
             "step": step,
@@ -446,15 +454,22 @@ def budget(
     }
 
 
-def check_batch(config: Config, B: int, T: int, dtype: str) -> None:
-    """Raise ValueError unless B sequences of T tokens in dtype fit the config."""
+def check_batch(config: Config, B: int, T: int, dtype: str) -> tuple[int, int]:
+    """Return B and T as Python's numbers, which do not overflow.
+
+    Raises ValueError unless B sequences of T tokens in dtype fit the config, and for sizes above LARGEST.
+    """
     for name, value in (("B", B), ("T", T)):
         if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+    for name, value in (("B", B), *((name, getattr(config, name)) for name in ("V", "T_max", "d", "L"))):
+        if value > LARGEST:
+            raise ValueError(f"{name} must be at most {LARGEST:g}, got a number of {len(str(value))} digits")
     if T > config.T_max:
         raise ValueError(f"T = {T} is more than T_max = {config.T_max}")
     if dtype not in ("float32", "float64"):
         raise ValueError(f"dtype must be float32 or float64, got {dtype!r}")
+    return int(B), int(T)
 
 
 def op_entry(op: Op, itemsize: int) -> dict[str, Any]:
@@ -466,17 +481,15 @@ def op_entry(op: Op, itemsize: int) -> dict[str, Any]:
     return entry
 
 
-LARGEST = 1e36  # tokens, or GFLOP/s: what is counted with them is then finite
-
-
 def run_cost(N: int, step_flops: int, step_tokens: int, tokens: float | None, rate: float | None) -> dict[str, Any]:
     """Return the FLOPs of a run of D = tokens, by C = 6·N·D and as counted, and its hours at rate GFLOP/s.
 
     Raises ValueError for tokens or a rate that no run has.
     """
     for name, value, least in (("tokens", tokens, 1), ("rate", rate, 1e-9)):
-        if value is not None and not least <= value <= LARGEST:
-            raise ValueError(f"{name} must be a number from {least:g} to {LARGEST:g}, got {value!r}")
+        if value is not None and not (isinstance(value, Real) and least <= value <= LARGEST):
+            raise ValueError(f"{name} must be a number from {least:g} to {LARGEST:g}, got {value!r:.80}")
+    tokens, rate = (None if value is None else float(value) for value in (tokens, rate))
     C = None if tokens is None else 6 * N * tokens
     counted = None if tokens is None else step_flops / step_tokens * tokens
     seconds_a_flop = None if rate is None else 1 / (rate * 1e9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from .budget import budget
@@ -35,8 +36,10 @@ def command(
 def print_budget(counted: dict[str, Any]) -> None:
     """Print what `budget` returned: shapes, parameters, FLOPs, memory, and what follows from them."""
     console = new_console()
-    for table in (shapes_table, parameters_table, flops_table, memory_table):
+    for table in (shapes_table, parameters_table, flops_table):
         print_table(console, table(counted))
+    console.print(fill(counted["flops"]["rule"], 80) + "\n")
+    print_table(console, memory_table(counted))
     print_conclusions(console, counted)
 
 
@@ -104,7 +107,13 @@ def memory_table(counted: dict[str, Any]) -> Table:
 
 
 def print_conclusions(console: Console, counted: dict[str, Any]) -> None:
-    """Print where attention's T² term stands, and what a run costs."""
+    """Print what tiles save, where attention's T² term stands, and what a run costs."""
+    from rich.filesize import decimal
+
+    whole = sum(t["times"] * t["bytes"] for t in counted["tensors"] if t["memory"] == "saved")
+    left_out = whole - counted["memory"]["activations"]
+    if left_out:
+        console.print(f"On a CPU attention goes in tiles: {decimal(left_out)} of attn, all masked, are never made")
     flops, attention, run = counted["flops"], counted["attention"], counted["run"]
     per_token = flops["per_token"]
     console.print(f"A token to train: {per_token['train']:,.0f} FLOPs; 6N = {per_token['6N']:,}")

@@ -57,9 +57,8 @@ class Config:
             raise ValueError(f"Config.eps must be a finite number above 0, got {self.eps!r:.80}")
         object.__setattr__(self, "eps", eps)
         if self.d % self.h:
-            small = [h for h in range(1, math.isqrt(self.d) + 1) if self.d % h == 0]
-            divisors = sorted({*small, *(self.d // h for h in small)})
-            nearest = min(divisors, key=lambda h: abs(h - self.h))
+            h = min(self.h, self.d)
+            nearest = next(near for k in range(h) for near in (h - k, h + k) if self.d % near == 0)
             raise ValueError(
                 f"d = {self.d} is not divisible by h = {self.h} heads; the nearest h that divides it is {nearest}"
             )

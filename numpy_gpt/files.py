@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -45,6 +46,15 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 class NotWrittenError(OSError):
     """A file could not be written; the message names it."""
+
+
+def check_writable(folder: Path) -> None:
+    """Raise OSError, naming folder, where no file can be made in it."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(f"{folder}: cannot write to it: {error.strerror or error}") from error
 
 
 def remove_stale(folder: Path, names: re.Pattern[str]) -> None:

@@ -11,13 +11,12 @@ import numpy as np
 from .backend import device_module
 from .checkpoint import load_checkpoint, read_checkpoint
 from .data import load_text
-from .files import naming, remove_stale
+from .files import check_writable, naming, remove_stale
 from .run import Run, Setup, complete, print_sample, sha256
 from .runs import (
     FINISHED,
     HISTORY,
     OURS,
-    check_writable,
     held_alone,
     newest_run,
     newest_that_verifies,

@@ -15,7 +15,6 @@ import math
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields
@@ -34,7 +33,7 @@ from .checkpoint import (
     read_metadata,
     writing_checkpoint,
 )
-from .files import atomic_write, naming
+from .files import atomic_write, check_writable, naming
 from .model import Model
 from .pretrained import load_exactly
 from .stored import read_header
@@ -129,15 +128,6 @@ def made_or_there(folder: Path) -> tuple[Path, bool]:
         return folder, False
     except OSError as error:
         raise OSError(f"{folder}: cannot make the folder: {error.strerror or error}") from error
-
-
-def check_writable(folder: Path) -> None:
-    """Raise OSError, naming folder, where no file can be made in it."""
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise OSError(f"{folder}: cannot write to it: {error.strerror or error}") from error
 
 
 def step_file(folder: Path, step: int) -> Path:

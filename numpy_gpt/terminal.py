@@ -55,7 +55,7 @@ def new_table(title: str, *columns: str, right: int) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for number, column in enumerate(columns):
         is_number = number >= len(columns) - right
-        table.add_column(column, justify="right" if is_number else "left", no_wrap=is_number)
+        table.add_column(column, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
     return table
 
 

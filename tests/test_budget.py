@@ -1,5 +1,6 @@
 """The budget against the code: the real ops run on arrays that count, and their caches are weighed."""
 
+import json
 import math
 import tracemalloc
 from types import SimpleNamespace
@@ -285,7 +286,8 @@ def test_additions():
     z, flops = flops_of(np.add, x, y)
     numbers = distinct_bytes(x, y, z) // ITEMSIZE["float64"]
     assert residual_cost(12) == Cost(flops, flops, numbers, numbers)
-    assert tied_sum_cost(4, 3) == Cost(0, flops, 0, numbers)  # the forward has nothing to add
+    assert tied_sum_cost(4, 3, V=9) == Cost(0, flops, 0, numbers)  # the forward has nothing to add
+    assert tied_sum_cost(99, 3, V=4) == tied_sum_cost(4, 3, V=9)  # no more rows than there are ids
 
 
 # The whole step
@@ -306,8 +308,8 @@ def batch(config, B, T):
 
 
 def tied_rows_spared(config, idx):
-    """The additions of the tied sum that ids standing in several places save: budget counts them all as different."""
-    return (idx.size - np.unique(idx).size) * config.d if config.tie else 0
+    """The additions of the tied sum that ids standing in several places save: budget counts as many ids as can be."""
+    return (min(idx.size, config.V) - np.unique(idx).size) * config.d if config.tie else 0
 
 
 @every_config
@@ -607,6 +609,42 @@ def test_mistakes(changes, words):
         budget(CONFIGS["lesson"], **{"B": 1, "T": 4, **changes})
     for word in words:
         assert word in str(error.value)
+
+
+@pytest.mark.parametrize("number", [int, np.int16, np.int32, np.int64])
+def test_numbers_of_numpy_are_counted_in_pythons(number):
+    config = Config.preset("gpt2")
+    found = budget(config, number(4), number(1024), tokens=number(9999), rate=np.float32(150))
+    assert found == budget(config, 4, 1024, tokens=9999, rate=150)
+    json.dumps(found)
+
+
+@pytest.mark.parametrize("T", [1, 127, 128, 129, 1000, 10**24])
+def test_kept_pairs_are_those_of_the_tiles(T):
+    config = Config(T_max=T)
+    if T < 10**6:
+        assert kept_pairs(config, T) == sum(
+            min(start + TILE, T) for start in range(0, T, TILE) for _ in range(start, min(start + TILE, T))
+        )
+    assert T * T < 2 * kept_pairs(config, T) <= 2 * T * T
+    assert kept_pairs(Config(T_max=T, causal=False), T) == T * T
+
+
+@pytest.mark.parametrize("name", ["V", "T_max", "d", "L", "B"])
+def test_sizes_without_end_are_refused(name):
+    sizes = {"V": 2, "T_max": 2, "d": 2, "L": 2, "B": 2, name: 10**400}
+    B = sizes.pop("B")
+    with pytest.raises(ValueError, match=rf"^{name} must be at most 1e\+36, got a number of 401 digits$"):
+        budget(Config(h=1, **sizes), B, 2)
+    sizes[name] = B = 10**36
+    sizes.pop("B", None)
+    json.dumps(budget(Config(h=1, **sizes), B, 2, tokens=1e36, rate=1e-9), allow_nan=False)
+
+
+@pytest.mark.parametrize(("d", "h", "nearest"), [(768, 11, 12), (6, 4, 3), (7, 100, 7), (10**21 + 1, 6, 7), (8, 7, 8)])
+def test_the_nearest_heads(d, h, nearest):
+    with pytest.raises(ValueError, match=rf"the nearest h that divides it is {nearest}$"):
+        Config(d=d, h=h)
 
 
 def test_heads_that_do_not_divide_name_the_nearest():

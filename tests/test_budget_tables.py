@@ -1,12 +1,14 @@
 """The budget on the terminal, and as JSON."""
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 
-from numpy_gpt import Config
-from numpy_gpt.budget import budget, step_ops
-from numpy_gpt.budget_tables import command
+from numpy_gpt import Config, budget_tables
+from numpy_gpt.budget import RULE, budget, step_ops
+from numpy_gpt.budget_tables import command, print_budget
 
 CONFIG = Config(V=13, T_max=8, d=12, h=3, L=2)
 
@@ -37,7 +39,7 @@ def test_json_keys_are_stable(capsys):
                     "intensity_forward intensity_backward"
                 )
             ],
-            **words("forward backward step bytes intensity"),
+            **words("rule forward backward step bytes intensity"),
             "per_token": words("forward backward train 2N 4N 6N"),
             **words("update update_bytes"),
         },
@@ -71,6 +73,28 @@ def test_terminal_shows_every_op(changes, capsys):
     assert command(config, 1, 1) == 0
     text = capsys.readouterr().out
     assert all(op.formula in text for op in step_ops(config, 1, 1))
+
+
+def test_terminal_tells_the_rule_and_what_tiles_leave_out(capsys):
+    command(Config.preset("gpt2"), 1, 1024)
+    told = " ".join(capsys.readouterr().out.split())
+    assert RULE in told
+    counted = budget(Config.preset("gpt2"), 1, 1024)
+    whole = sum(t["times"] * t["bytes"] for t in counted["tensors"] if t["memory"] == "saved")
+    assert whole - counted["memory"]["activations"] == 4 * 12 * 12 * (1024**2 - 128 * 128 * 36)
+    assert "264.2 MB of attn, all masked, are never made" in told
+    command(Config.preset("gpt2"), 1, 128)
+    assert "tiles" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("columns", [40, 65, 80])
+def test_nothing_is_cut_on_a_narrow_terminal(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, color_system=None, width=columns)
+    monkeypatch.setattr(budget_tables, "new_console", lambda: console)
+    print_budget(budget(Config.preset("gpt2"), 4, 64))
+    assert "…" not in file.getvalue()
 
 
 def test_terminal_fits_80_columns(capsys):

@@ -10,8 +10,8 @@ import pytest
 
 from numpy_gpt import Config, Model
 from numpy_gpt.checkpoint import save_checkpoint
+from numpy_gpt.files import check_writable
 from numpy_gpt.runs import (
-    check_writable,
     checkpoint_files,
     held_alone,
     is_ours,

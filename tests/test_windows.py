@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from numpy_gpt import Config, Model, checkpoint, run
+from numpy_gpt import Config, Model, files, run
 from numpy_gpt.checkpoint import load_checkpoint, save_checkpoint
 from numpy_gpt.cli import main
 
@@ -30,7 +30,7 @@ def in_use(path):
 
 
 class LikeWindows:
-    """`os` as checkpoint.py sees it there."""
+    """`os` as files.py sees it there."""
 
     name = "nt"
 
@@ -63,7 +63,7 @@ def like_windows(monkeypatch, tmp_path):
 
     for name in ("replace", "rename", "unlink", "remove"):
         monkeypatch.setattr(os, name, refusing(getattr(os, name)))
-    monkeypatch.setattr(checkpoint, "os", LikeWindows())
+    monkeypatch.setattr(files, "os", LikeWindows())
     monkeypatch.chdir(tmp_path)
     words = np.random.default_rng(0).choice(["the ", "cat ", "sät ", "on ", "a ", "mat.\n"], 500)
     (tmp_path / "wörter.txt").write_text("".join(words), encoding="utf-8")
