@@ -272,6 +272,37 @@ LAYERNORM_12 = [
 ]
 
 
+UNPACKED = {
+    "qkv": [
+        "B, h, T, d_head = dqkv[0].shape",
+        "rows = [dt.transpose(0, 2, 1, 3).reshape(B, T, h * d_head) for dt in dqkv]",
+        "return linear_backward(np.concatenate(rows, axis=-1), cache)",
+    ],
+    "attend": [
+        "B, h, T, d_head = q.shape",
+        "dscores = softmax_backward(dout @ v.swapaxes(-1, -2), cache_softmax)",
+        "if scale: dscores = dscores / d_head**0.5",
+        "return dscores @ k, dscores.swapaxes(-1, -2) @ q, attn.swapaxes(-1, -2) @ dout",
+    ],
+    "attention": [
+        "B, T, d = dout.shape",
+        "dout, dW_o, db_o = linear_backward(dout, cache_o)",
+        "dqkv = attend_back(dout.reshape(B, T, h, d // h).transpose(0, 2, 1, 3), cache_attend)",
+        "return *qkv_backward(dqkv, cache_qkv), dW_o, db_o",
+    ],
+    "block": ["B, T, d = dx.shape"],
+}
+
+
+@pytest.mark.parametrize("name", UNPACKED)
+def test_no_more_axes_than_the_stub_promises(folder, name):
+    body = UNPACKED[name]
+    path = block(folder, [LN_1, *body, "return dx + dy"]) if name == "block" else answered(folder, name, body)
+    report = checked(path)
+    assert report.ok, str(report)
+    assert "ranks" not in {line.check for line in report.lines}
+
+
 @pytest.mark.parametrize(
     ("name", "body", "where"),
     [
@@ -279,7 +310,7 @@ LAYERNORM_12 = [
         ("gelu", GELU_CUT, "gelu at |x| up to 100"),
         ("softmax", SQUEEZED, "softmax at scores (3, 1, 5)"),
         ("cross_entropy", [CROSS_ENTROPY[0].format(n="n_counted"), *CROSS_ENTROPY[1:]], "no target that is counted"),
-        ("attend", ATTEND_2, "attend at q (1, 3, 5)"),
+        ("attend", ATTEND_2, "attend at q (1, 1, 3, 5)"),
         ("layernorm", LAYERNORM_12, "layernorm at x (3, 5)"),
     ],
     ids=["exp overflows", "cut at 6", "squeeze", "none counted", "√d_head is 2", "d is 12"],

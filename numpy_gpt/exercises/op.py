@@ -56,6 +56,11 @@ class OpExercise(Exercise):
         return f"{self.name}_backward"
 
     @property
+    def one_batch(self) -> bool:
+        """Whether the stub promises one leading axis, (B, T, d), where others leave them free, (..., d)."""
+        return "(B, " in self.shapes
+
+    @property
     def answer(self) -> str:
         return self.pair[1].__module__
 
@@ -79,8 +84,9 @@ class OpExercise(Exercise):
     def cases_at(self, name: str, pair: Pair, seed: int) -> list[Case]:
         """Return one of the checker's cases and the same case at other sizes, with another pair in its place."""
         forward, backward = pair
-        ours = [case(name, seed), *more_cases(name, seed)]
-        return [replace(found, forward=forward, backward=backward) for found in ours]
+        ours = [case(name, seed), *more_cases(name, seed, self.one_batch)]
+        free = () if self.one_batch else ours[0].leading
+        return [replace(found, forward=forward, backward=backward, leading=free) for found in ours]
 
     def check(self, module: ModuleType, seed: int = 0) -> Report:
         """Check every case in turn, up to the first that fails."""
@@ -138,8 +144,7 @@ def block_case(pair: Pair, config: Config, leading: tuple[int, int], seed: int) 
     """Return a block's pair at x (*leading, d)."""
     x, params = block_inputs(config, leading, seed)
     forward, backward = on_arrays(*pair, tuple(params), config)
-    invariants = [causal("x"), key_bias_zero()]
-    return Case(forward, backward, (x, *params.values()), ("x", *params), invariants=invariants, leading=("x",))
+    return Case(forward, backward, (x, *params.values()), ("x", *params), invariants=[causal("x"), key_bias_zero()])
 
 
 def block_inputs(config: Config, leading: tuple[int, int], seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -44,6 +45,10 @@ class Sizes:
     @property
     def d(self) -> int:
         return self.h * self.d_head
+
+    def in_one_batch(self) -> Sizes:
+        """Return the same sizes with all leading axes made one."""
+        return replace(self, B=(math.prod(self.B),))
 
     @classmethod
     def random(cls, rng: Rng) -> Sizes:
@@ -370,11 +375,14 @@ def case(name: str, seed: int = 0) -> Case:
     return CASES[name](rng, Sizes())
 
 
-def more_cases(name: str, seed: int = 0) -> list[Case]:
-    """Return our op called name where a pair that is right at the standard sizes can still be wrong."""
+def more_cases(name: str, seed: int = 0, one_batch: bool = False) -> list[Case]:
+    """Return our op called name where a pair that is right at the standard sizes can still be wrong.
+
+    one_batch  with one leading axis B throughout, as at the standard sizes, and not none or two
+    """
     rng = np.random.default_rng([seed, 1])
     corners = [CORNERS[name](rng, Sizes())] if name in CORNERS else []
-    return corners + [CASES[name](rng, sizes) for sizes in OTHER_SIZES]
+    return corners + [CASES[name](rng, sizes.in_one_batch() if one_batch else sizes) for sizes in OTHER_SIZES]
 
 
 def random_case(name: str, seed: int) -> Case:
