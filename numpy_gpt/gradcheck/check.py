@@ -88,8 +88,8 @@ def run(problem: Problem, invariants: Sequence[Callable] = (), contract: bool = 
             lines += attempt("linearity", lambda: [linearity(problem)])
             if all(line.verdict is not Verdict.WRONG for line in lines):
                 lines += attempt(ELSEWHERE, lambda: elsewhere(problem))
-        for clause in clauses(problem) if contract else ():
-            lines += attempt("contract", partial(clause, problem))
+        for name, clause in clauses(problem).items() if contract else ():
+            lines += attempt(f"contract: {name}", partial(clause, problem))
         for invariant in invariants:
             lines += attempt("invariant", partial(invariant, problem))
     for line in lines:

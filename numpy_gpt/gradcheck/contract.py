@@ -25,10 +25,19 @@ CONDITION = 30  # times what a last bit of every input changes
 ROUNDING = 1e-12  # of the largest magnitude: another layout or rank may add up in another order
 
 
-def clauses(problem: Problem) -> list[Callable[[Problem], list[Line]]]:
-    """Return the contract's clauses, each to be asked by itself: where one raises, the others still have their say."""
-    singles = [quiet, interleaved, memory_layouts, dtypes, float32_values, *([ranks] if problem.leading else [])]
-    return [purity, *(in_a_list(clause) for clause in singles)]
+def clauses(problem: Problem) -> dict[str, Callable[[Problem], list[Line]]]:
+    """Return the clauses by name, each to be asked by itself: where one raises, the others still have their say."""
+    singles = {
+        "no floating-point warning": quiet,
+        "interleaved calls": interleaved,
+        "memory layouts": memory_layouts,
+        "dtype and shape": dtypes,
+        "float32 values": float32_values,
+        "ranks": ranks,
+    }
+    if not problem.leading:
+        del singles["ranks"]
+    return {"purity": purity, **{name: in_a_list(clause) for name, clause in singles.items()}}
 
 
 def in_a_list(clause: Callable[[Problem], Line]) -> Callable[[Problem], list[Line]]:
@@ -298,19 +307,23 @@ def ranks(problem: Problem) -> Line:
     grads = problem.gradients(dout, cache)
     faults, rounding = [], rounding_of(problem)
     for extra in (1, 2):
-        index = (None,) * extra
+        index, tried = (None,) * extra, f"with {extra} more leading {'axis' if extra == 1 else 'axes'} of size 1"
         inputs = [x[index] if name in problem.leading else x for name, x in zip(problem.names, problem.inputs)]
-        new_out, new_cache = problem.call(inputs)
-        if distance(new_out, out) > rounding:
-            faults.append(f"{extra} more axes of size 1 change out")
+        try:
+            new_out, new_cache = problem.call(inputs)
+            new_grads = problem.gradients(upstream_like(new_out, dout), new_cache)
+        except FAILURES as error:  # what it raises is the finding
+            faults.append(f"{tried}: {type(error).__name__}: {error}")
             continue
-        new_dout = upstream_like(new_out, dout)
-        for number, grad, new in zip(problem.differentiable, grads, problem.gradients(new_dout, new_cache)):
+        if distance(new_out, out) > rounding:
+            faults.append(f"{tried}: out is another")
+            continue
+        for number, grad, new in zip(problem.differentiable, grads, new_grads):
             name = f"d{problem.names[number]}"
             if np.shape(new) != inputs[number].shape:
-                faults.append(f"{extra} more axes of size 1: {name} has shape {np.shape(new)}")
+                faults.append(f"{tried}: {name} has shape {np.shape(new)}")
             elif distance(new, grad) > rounding:
-                faults.append(f"{extra} more axes of size 1 change {name}")
+                faults.append(f"{tried}: {name} is another")
     return fact("ranks", faults)
 
 

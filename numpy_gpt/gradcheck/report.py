@@ -30,7 +30,7 @@ class Line:
 
     name            the tensor: "dx", "dW_te", or what the check is about
     check           "differences", "complex step", "adjoint", "linearity", a clause of the op
-                    contract, or "invariant: ..."
+                    contract, "contract: ..." for a clause that raised, or "invariant: ..."
     worst           the largest |analytic − numeric|
     index           where the verdict was decided; analytic, numeric and error_estimate stand there
     share           |analytic − numeric| there as a share of the tolerance; above 1 is too far

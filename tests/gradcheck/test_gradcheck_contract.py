@@ -77,6 +77,7 @@ def test_a_clause_that_raises_leaves_the_others():
 
     report = check(square, backward, X, leading=["x"])
     assert {line.note.partition(" (")[0] for line in report.failures} == {"RuntimeError: no float32"}
+    assert [line.check for line in report.failures] == ["contract: dtype and shape", "contract: float32 values"]
     assert report.lines[-1].check == "ranks"
 
 
@@ -267,6 +268,16 @@ def test_ranks():
     report = check(lambda x, W, b: (x @ W + b, (x, W, b)), backward, *c.inputs, leading=["x"])
     assert [line.check for line in report.failures] == ["ranks"]
     assert "db has shape" in report.failures[0].note
+
+
+def test_ranks_tell_what_was_tried():
+    def backward(dy, x):
+        n, d = dy.shape
+        return 2 * x * dy.reshape(n, d)
+
+    note = broken(square, backward, leading=["x"])["ranks"]
+    assert note.startswith("with 1 more leading axis of size 1: ValueError: too many values to unpack")
+    assert "; with 2 more leading axes of size 1: ValueError" in note
 
 
 def test_not_linear_in_the_upstream():

@@ -387,7 +387,7 @@ def examine_at(target: str, mutant: Mutant, found: Outcome, names: str) -> None:
         found.error |= check == "error"
         undefined = re.search(r"NameError: name '(\w+)'", line.note)
         assert not undefined or binds(mutant.source, undefined[1]), f"{mutant.id}: our own slip, {line.note}"
-        raised = not line.name and line.check in ("contract", "invariant", "linearity")
+        raised = not line.name and line.check.partition(":")[0] in ("contract", "invariant", "linearity")
         (found.raised if raised else found.checks).update({check} - {"error"})
         found.said += f"{line.name} {line.check}: {line.note} {line.diagnosis}\n"
     found.named |= not found.error and re.search(names, found.said) is not None
