@@ -57,9 +57,11 @@ def attend_tiled_forward(q: Array, k: Array, v: Array, causal: bool = True, scal
                 n = rows.stop - start
                 xp.copyto(attn[..., start:, :], -math.inf, where=future[:n, :n])
             # attn = softmax(scores), where they stand
-            attn -= attn.real.max(axis=-2, keepdims=True)
+            query_max = attn.real.max(axis=-2, keepdims=True)  # (..., 1, rows)
+            attn -= xp.where(xp.isfinite(query_max), query_max, query_max.dtype.type(0))
             xp.exp(attn, out=attn)
-            attn /= attn.sum(axis=-2, keepdims=True)
+            total = attn.sum(axis=-2, keepdims=True)  # (..., 1, rows)
+            attn /= total + (total == 0)  # a query that sees nothing divides by 1 and stays 0
             xp.matmul(transpose(attn), v_group[..., keys, :], out=out[group][..., rows, :])
             tiles.append((rows, keys, attn))
         return tiles
@@ -150,7 +152,7 @@ def head_groups(q: Array) -> list[tuple[slice, slice]]:
     among its own threads, which then keep spinning on the cores that the next op wants.
     """
     B, h, T, d_head = q.shape
-    n = max(1, GROUP // (T * min(T, TILE)))  # heads
+    n = max(1, GROUP // max(1, T * min(T, TILE)))  # heads
     if B * h * T * min(T, TILE) > SHARED or T * T * d_head > BLAS_SHARES:
         n = min(n, -(-B * h // spare_cores()))
     if n < h:

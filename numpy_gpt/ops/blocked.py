@@ -52,13 +52,12 @@ def gelu_blocked_forward(x: Array) -> tuple[Array, tuple]:
 def gelu_and_slope(x: Array, y: Array, slope: Array) -> None:
     """Write GELU(x) into y and its derivative into slope. With half = ½ (1 + tanh z), as in gelu.py,
 
-    y = x · half,  dy/dx = half · (1 + 2x dz/dx · (1 − half)).
+    y = x · half,  dy/dx = half + 2x dz/dx · half · (1 − half).
     """
     xp = array_module(x)
     half = x * x
     xp.multiply(half, 6 * SQRT_2_OVER_PI * CUBIC, out=slope)
     slope += 2 * SQRT_2_OVER_PI  # 2 dz/dx
-    slope *= x
     half *= SQRT_2_OVER_PI * CUBIC
     half += SQRT_2_OVER_PI
     half *= x  # z
@@ -66,8 +65,9 @@ def gelu_and_slope(x: Array, y: Array, slope: Array) -> None:
     half += 1
     half *= 0.5
     slope *= xp.subtract(1, half, out=y)  # y's memory serves meanwhile
-    slope += 1
-    slope *= half
+    slope *= half  # these two before x: far out one of them is 0, and x³ is inf
+    slope *= x
+    slope += half
     xp.multiply(x, half, out=y)
 
 

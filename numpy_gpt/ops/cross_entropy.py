@@ -20,6 +20,8 @@ def cross_entropy_forward(logits: Array, targets: Array, ignore_index: int = IGN
     """
     check_floating(logits=logits)
     xp = array_module(logits)
+    if logits.ndim == 0:
+        raise ValueError("logits must be (..., V), got shape ()")
     V = logits.shape[-1]
     targets = check_ids(targets, V, "targets", ignore_index)
     if targets.shape != logits.shape[:-1]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ..backend import Array, array_module, scatter_add
 from .checks import check_axes, check_floating, check_ids, check_shape
 
@@ -47,7 +49,7 @@ def embedding_backward(dx: Array, cache: tuple, out: tuple = (None, None)) -> tu
     dW_te = xp.empty(te_shape, dx.dtype) if out[0] is None else out[0]
     dW_pe = xp.empty(pe_shape, dx.dtype) if out[1] is None else out[1]
     # pos = W_pe[:T], broadcast over the batch
-    dW_pe[:T] = dx.reshape(-1, T, d).sum(axis=0)
+    dW_pe[:T] = dx.reshape(math.prod(dx.shape[:-2]), T, d).sum(axis=0)
     dW_pe[T:] = 0
     # tok = W_te[idx]; an id that stands in several places gets the sum
     dW_te[...] = 0

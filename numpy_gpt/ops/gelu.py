@@ -50,8 +50,8 @@ def gelu_backward(dy: Array, cache: tuple, out: Array | None = None) -> Array:
     dx = array_module(x).multiply(x, x, out=out)
     dx *= 3 * SQRT_2_OVER_PI * CUBIC
     dx += SQRT_2_OVER_PI  # dz/dx
+    dx *= 1 - t * t  # before x: far out it is 0, and x³ is inf
     dx *= x
-    dx *= 1 - t * t
     dx += 1 + t
     dx *= 0.5  # dy/dx
     dx *= dy

@@ -180,3 +180,25 @@ def test_attention_whole_on_both_sides_of_a_tile():
     assert not dx[:, TILE:].any()
     for name, gradient, short_gradient in zip(("dW_qkv", "db_qkv", "dW_o", "db_o"), gradients, short_gradients):
         assert_close(name, gradient, short_gradient, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_scores_beyond_every_float_are_as_in_the_plain_op(dtype, causal):
+    q, k, v, dout = random_array(np.random.default_rng(7), (4, 2, 9, 3), dtype)
+    largest = float(np.finfo(dtype).max) ** 0.5
+    q[0, 2], k[0] = 4 * largest, -4 * largest  # a query of the first head that sees −inf alone
+    with np.errstate(over="ignore", invalid="ignore"):
+        (out, cache), (expected, plain) = (f(q, k, v, causal) for f in (attend_tiled_forward, attend_forward))
+        np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
+        assert not out[0, 2].any()
+        for found, wanted in zip(attend_tiled_backward(dout, cache), attend_backward(dout, plain), strict=True):
+            assert np.isfinite(found[1]).all()
+            np.testing.assert_allclose(found[1], wanted[1], rtol=1e-4, atol=1e-5)
+
+
+def test_no_position_at_all():
+    q = np.zeros((2, 3, 0, 4))
+    out, cache = attend_tiled_forward(q, q, q)
+    assert out.shape == q.shape
+    assert [t.shape for t in attend_tiled_backward(out, cache)] == 3 * [q.shape]

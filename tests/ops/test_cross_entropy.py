@@ -166,3 +166,8 @@ def test_narrow_targets(xp, dtype):
     loss, _ = cross_entropy_forward(logits, xp.asarray(np.array([4, 0, 2], dtype)))
     expected, _ = cross_entropy_forward(logits, xp.asarray([4, 0, 2]))
     assert float(loss) == float(expected)
+
+
+def test_logits_of_no_axes():
+    with pytest.raises(ValueError, match=r"^logits must be \(\.\.\., V\), got shape \(\)$"):
+        cross_entropy_forward(np.array(1.0), np.array(0))

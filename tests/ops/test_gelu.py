@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from numpy_gpt.ops import gelu_backward, gelu_exact_backward, gelu_exact_forward, gelu_forward
+from numpy_gpt.ops.blocked import gelu_blocked_backward, gelu_blocked_forward
 
 OPS = {
     "tanh": Op(gelu_forward, gelu_backward, ("x",)),
@@ -98,3 +99,14 @@ def test_a_single_number(form):
     (many,), many_cache = forward(np.array([0.7]))
     assert y == many
     assert backward(1.3, cache) == backward(np.array([1.3]), many_cache)[0]
+
+
+@pytest.mark.parametrize("pair", [(gelu_forward, gelu_backward), (gelu_blocked_forward, gelu_blocked_backward)])
+@pytest.mark.parametrize(("dtype", "far"), [("float32", 1e18), ("float64", 1e150)])
+def test_far_out_where_the_cube_is_beyond_every_float(pair, dtype, far):
+    forward, backward = pair
+    x = np.array([-far, far], dtype)
+    with np.errstate(over="ignore"):
+        y, cache = forward(x)
+    np.testing.assert_array_equal(y, [0, x[1]])
+    np.testing.assert_array_equal(backward(np.ones_like(x), cache), [0, 1])
