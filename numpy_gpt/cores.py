@@ -171,22 +171,40 @@ def in_threads(work: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
                 _calls().put(call)
             take()
         finally:
-            for _ in waiting:  # after an error or Ctrl-C nothing more is begun
-                pass
-            for call in calls:
-                call.settle()
+
+            def settle() -> None:
+                for _ in waiting:  # after an error or Ctrl-C nothing more is begun
+                    pass
+                for call in calls:
+                    call.settle()
+
+            to_its_end(settle)
     for call in calls:
         if call.error is not None:
             raise call.error
     return results
 
 
+def to_its_end(work: Callable[[], None]) -> None:
+    """Call work, again after each Ctrl-C until it has ended, and only then let the Ctrl-C go on."""
+    interrupted = None
+    while True:
+        try:
+            work()
+            break
+        except KeyboardInterrupt as error:
+            interrupted = error
+    if interrupted is not None:
+        raise interrupted
+
+
 class Call:
     """A call that a helper thread may make: an executor's future with less ado, since a step makes hundreds of them."""
 
     def __init__(self, function: Callable[[], None]) -> None:
-        self.function = function
+        self.function: Callable[[], None] | None = function
         self.error: BaseException | None = None  # that the function raised
+        self.settled = False
         self.begun, self.done = threading.Lock(), threading.Lock()
         self.done.acquire()
 
@@ -194,17 +212,18 @@ class Call:
         """Make the call, unless it has been taken back."""
         if self.begun.acquire(blocking=False):
             try:
+                assert self.function is not None
                 self.function()
             except BaseException as error:  # in_threads raises it
                 self.error = error
-            del self.function  # and with it the arrays that it works on
-            self.done.release()
+        self.function, self.settled = None, True  # and with the function go the arrays that it works on
+        self.done.release()
 
     def settle(self) -> None:
-        """Wait until the call is done; take it back if no helper has begun it."""
+        """Wait until the call is done; take it back if no helper has begun it. May be called again."""
         if self.begun.acquire(blocking=False):
-            del self.function
-        else:
+            self.function, self.settled = None, True
+        while not self.settled:
             self.done.acquire()
 
 
@@ -236,8 +255,12 @@ def one_blas_thread() -> Iterator[None]:
             library.set_num_threads(1)
         yield
     finally:
-        for library, n in zip(libraries, n_threads):
-            library.set_num_threads(n)
+
+        def give_back() -> None:
+            for library, n in zip(libraries, n_threads):
+                library.set_num_threads(n)
+
+        to_its_end(give_back)
 
 
 @cache
@@ -251,14 +274,16 @@ def _blas() -> list[Any]:
 def axpby(a: float, x: Array, b: float, y: Array) -> None:
     """y = a x + b y, in place; x and y are of one shape.
 
-    NumPy passes over the arrays three times, the BLAS inside its wheels once.
+    NumPy passes over the arrays three times, the BLAS inside its wheels once. What a factor of 0 meets
+    BLAS does not read, be it nan.
     """
     alike = type(x) is type(y) is np.ndarray and (x.shape, x.dtype) == (y.shape, y.dtype)
     flat = alike and x.flags.c_contiguous and y.flags.c_contiguous and y.flags.writeable
     blas = _blas_axpby(y.dtype) if flat else None
     if blas is None:
+        scaled = a * x  # first: x may be y
         y *= b
-        y += a * x
+        y += scaled
     else:
         blas(y.size, a, x.ctypes.data, 1, b, y.ctypes.data, 1)
 

@@ -2,12 +2,14 @@ import multiprocessing
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
 import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -350,3 +352,55 @@ def test_held_to_one_core(monkeypatch):
             raise ZeroDivisionError
         assert spare_cores() == 4
         assert {info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas"} == {2}
+
+
+def test_axpby_of_an_array_and_itself(monkeypatch):
+    for _ in range(2):  # by the wheels' BLAS where there is one, then by NumPy
+        y = np.arange(4.0)
+        axpby(2.0, y, 3.0, y)
+        np.testing.assert_array_equal(y, 5 * np.arange(4.0))
+        monkeypatch.setattr(cores, "_blas_axpby", lambda dtype: None)
+
+
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_to_its_end_comes_back_from_every_ctrl_c(n):
+    tries = []
+
+    def work():
+        tries.append(1)
+        if len(tries) <= n:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) if n else nullcontext():
+        cores.to_its_end(work)
+    assert len(tries) == n + 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends itself signals")
+def test_ctrl_c_while_a_helper_is_waited_for(monkeypatch):
+    """The second thread works on when the first is done; Ctrl-C comes again and again, and nothing is left behind."""
+    monkeypatch.setattr(cores, "spare_cores", lambda: 2)
+    meeting, ended = threading.Barrier(2, timeout=10), []
+
+    def work(item):
+        meeting.wait()
+        if threading.current_thread() is threading.main_thread():
+            signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+        else:
+            time.sleep(0.3)
+            ended.append(item)
+
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with threadpool_limits(2, user_api="blas"):
+            with pytest.raises(KeyboardInterrupt):
+                in_threads(work, range(2))
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            assert len(ended) == 1
+            assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"} == {2}
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
