@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import ModuleType
@@ -58,8 +58,17 @@ class Accumulator:
         self.parts = [model.params.zeros_like() for _ in range(workers)]
         self.pool = ThreadPoolExecutor(workers) if workers > 1 else None
 
-    def step(self, micro_batches: Sequence[tuple[Array, Array]]) -> Step:
-        """Return the loss and gradients of all (idx, targets); the next call writes over the gradients."""
+    def step(self, micro_batches: Iterable[tuple[Array, Array]]) -> Step:
+        """Return the loss and gradients of all (idx, targets); the next call writes over the gradients.
+
+        Raises ValueError for no micro-batch at all, and for one that is no pair of arrays (B, T).
+        """
+        micro_batches = list(micro_batches)
+        if not micro_batches:
+            raise ValueError("there is no micro-batch to compute gradients of")
+        for number, batch in enumerate(micro_batches):
+            if not isinstance(batch, (tuple, list)) or [getattr(part, "ndim", 0) for part in batch] != [2, 2]:
+                raise ValueError(f"micro-batch {number} must be a pair (idx, targets) of arrays (B, T)")
         counts = [int((targets != IGNORE_INDEX).sum()) for _, targets in micro_batches]
         jobs = [(*batch, count / max(sum(counts), 1)) for batch, count in zip(micro_batches, counts)]
         shares = [jobs[worker :: len(self.parts)] for worker in range(len(self.parts))]

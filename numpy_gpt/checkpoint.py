@@ -145,6 +145,8 @@ def read_metadata(path: Path | str) -> dict[str, Any]:
 
 def _read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
     """Return the tensors of the checkpoint at path, none read yet, and our own header in it."""
+    if path.is_dir():
+        raise ValueError(f"{path}: is a folder; name the checkpoint in it")
     if not path.is_file():
         raise ValueError(f"{path}: no such checkpoint")
     tensors, metadata = read_header(path)

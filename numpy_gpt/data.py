@@ -70,7 +70,7 @@ def download_shakespeare(cache: Path | str | None = None) -> Path:
         if isinstance(error, requests.ConnectionError):
             reason = f"no connection ({type(error).__name__})"
         raise ValueError(
-            f"cannot download tiny Shakespeare from {SHAKESPEARE_URL}: {reason}; a local copy works with --data FILE"
+            f"cannot download tiny Shakespeare from {SHAKESPEARE_URL}: {reason}; a copy of yours works by its path"
         ) from error
     return Path(path)
 
@@ -146,7 +146,7 @@ def unigram_loss(train: np.ndarray, held_out: np.ndarray, V: int) -> float:
 
     Raises ValueError for fewer than 2 tokens on a side, and for an id outside 0 <= id < V.
     """
-    _check_corpora(train, held_out, V)
+    check_corpora(train, held_out, V)
     p = _unigram(train, V)  # (V,)
     return float(-np.log(p[held_out[1:]]).mean())
 
@@ -168,7 +168,7 @@ def bigram_loss(train: np.ndarray, held_out: np.ndarray, V: int) -> float:
 
     Raises ValueError as `unigram_loss` does.
     """
-    _check_corpora(train, held_out, V)
+    check_corpora(train, held_out, V)
     pairs, pair_counts = np.unique(_pairs(train, V), return_counts=True)  # sorted; (P,), (P,)
     c_u = np.bincount(train[:-1].astype(np.int64), minlength=V)  # (V,)
     n_u = np.maximum(np.bincount(pairs // V, minlength=V), 1)  # (V,)
@@ -188,7 +188,8 @@ def _pairs(tokens: np.ndarray, V: int) -> np.ndarray:
     return tokens[:-1] * V + tokens[1:]
 
 
-def _check_corpora(train: np.ndarray, held_out: np.ndarray, V: int) -> None:
+def check_corpora(train: np.ndarray, held_out: np.ndarray, V: int) -> None:
+    """Raise ValueError unless both hold two tokens or more, and ids of the vocabulary alone."""
     for tokens, name in ((train, "train"), (held_out, "held_out")):
         if len(tokens) < 2:
             raise ValueError(f"{name} has {len(tokens)} tokens; a next token takes 2")

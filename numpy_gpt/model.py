@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from copy import copy, deepcopy
+from numbers import Integral
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -56,10 +57,14 @@ class Model:
     `copy.deepcopy(model)` keeps its weights as they are now. The first model on a CPU asks the C library
     to keep freed memory, for the whole process (`cores.keep_freed_memory`).
 
-    Raises ValueError for another dtype.
+    Raises ValueError for another dtype and a seed that is none, TypeError for what is no Config.
     """
 
     def __init__(self, config: Config, seed: int | None = 0, dtype: str = "float32", xp: ModuleType = np) -> None:
+        if not isinstance(config, Config):
+            raise TypeError(f"config must be a Config, got {config!r:.60}; a preset is Config.preset(name)")
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0):
+            raise ValueError(f"seed must be None or a whole number of at least 0, got {seed!r}")
         if dtype not in ("float32", "float64", np.float32, np.float64):
             raise ValueError(f"dtype must be float32 or float64, got {dtype!r}")
         if xp is np:
@@ -137,9 +142,12 @@ class Model:
         """dlogits (B, T, V)  ->  the gradient of every parameter. FLOPs a token: ≈ 4N (lesson §6).
 
         grads: where to write them, to be used again step after step; new Parameters if not given.
+        Raises ValueError where they are another model's.
         """
         config = self.config
         g = self.params.zeros_like() if grads is None else grads
+        if g.shapes != self.params.shapes:
+            raise ValueError(f"grads, {g}, are not shaped as the model's parameters, {self.params}")
         cache_embedding, cache_blocks, cache_ln_f, cache_head = cache
         dx, _ = head_backward(dlogits, cache_head, out=g["W_te" if config.tie else "W_head"])  # (B, T, d)
         dx, _, _ = layernorm_backward(dx, cache_ln_f, out=(g["ln_f.gamma"], g["ln_f.beta"]))  # (B, T, d)

@@ -26,7 +26,7 @@ class AdamW:
     t       the number of updates done
     FLOPs: 14 a parameter; 7 numbers of memory traffic.
 
-    Raises ValueError for rates outside their range.
+    Raises ValueError for rates outside their range, TypeError for what is no Parameters.
     """
 
     def __init__(
@@ -37,6 +37,8 @@ class AdamW:
         eps: float = 1e-8,
         weight_decay: float = 0.1,
     ) -> None:
+        if not isinstance(params, Parameters):
+            raise TypeError(f"params must be Parameters, as model.params is, got {type(params).__name__}")
         for name, value in (("lr", lr), ("weight_decay", weight_decay)):
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")

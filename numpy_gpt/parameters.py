@@ -18,13 +18,13 @@ class Parameters(Mapping[str, Array]):
     matrices  the part of flat that holds the 2-D parameters: what weight decay shrinks
     vectors   the rest: biases, gammas and betas, which are never decayed
 
-    `p["W_te"] = value` copies value into the view, so that the storage stays one.
+    `p["W_te"] = value` and `p.flat = values` copy into the storage, so that it stays one.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], dtype: str = "float32", xp: ModuleType = np) -> None:
         self.shapes = dict(shapes)
         self.xp = xp
-        self.flat = xp.zeros(sum(map(math.prod, shapes.values())), dtype=dtype)
+        self._flat = xp.zeros(sum(map(math.prod, shapes.values())), dtype=dtype)
         n_matrices = sum(math.prod(shape) for shape in shapes.values() if len(shape) == 2)
         self.matrices, self.vectors = self.flat[:n_matrices], self.flat[n_matrices:]
         self._views: dict[str, Array] = {}
@@ -37,6 +37,16 @@ class Parameters(Mapping[str, Array]):
             if name.startswith("block."):
                 _, number, short_name = name.split(".", 2)
                 self._blocks.setdefault(int(number), {})[short_name] = self._views[name]
+
+    @property
+    def flat(self) -> Array:
+        """The one vector, (N,)."""
+        return self._flat
+
+    @flat.setter
+    def flat(self, values: Array) -> None:
+        if values is not self._flat:  # as after `p.flat += ...`, which has written already
+            self._flat[...] = values
 
     __eq__, __hash__ = object.__eq__, object.__hash__  # a Mapping's would ask arrays for one truth value
 

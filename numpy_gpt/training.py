@@ -14,7 +14,7 @@ import numpy as np
 
 from .accumulation import Accumulator, Clock
 from .cores import one_blas_thread
-from .data import ordered_windows, windows
+from .data import check_corpora, ordered_windows, windows
 from .model import Model
 from .ops import IGNORE_INDEX
 from .optim import AdamW, clip_scale, warmup_cosine
@@ -160,10 +160,12 @@ def train(
     state  where to go on from; the start, if not given. It is moved along in place
     save   called with the state every schedule.save_every updates, at the end, and at a stop
 
+    Raises ValueError for a text without a next token, and for ids that the model does not know.
     Raises FloatingPointError, naming the update and the parameter, where a gradient is inf or
     nan; the parameters are then as the update before left them.
     """
     T = model.config.T_max
+    check_corpora(train_tokens, held_out_tokens, model.config.V)
     workers = n_workers(schedule, model)
     state = start(model, schedule) if state is None else state
     optimiser = state.optimiser

@@ -50,7 +50,7 @@ def test_accumulate_where_nothing_is_counted_is_zero():
 def test_the_same_gradients_are_used_again():
     accumulator = Accumulator(small_model(), workers=2)
     micro_batches = [batch(2), batch(2), batch(2)]
-    first = accumulator.step(micro_batches)
+    first = accumulator.step(iter(micro_batches))
     bits = first.grads.flat.tobytes()
     second = accumulator.step(micro_batches)
     assert second.grads is first.grads
@@ -75,3 +75,17 @@ def test_clock_adds_up_parts():
             pass
     assert set(clock.seconds) == {"forward", "backward"}
     assert sum(clock.shares().values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("micro_batches", "message"),
+    [
+        ([], "there is no micro-batch"),
+        ([np.zeros((2, 4), int)], "micro-batch 0 must be a pair"),
+        ([batch(2, 16), (np.zeros((2, 4), int), None)], "micro-batch 1 must be a pair"),
+        ([(np.zeros(4, int), np.zeros(4, int))], r"micro-batch 0 must be a pair \(idx, targets\) of arrays \(B, T\)"),
+    ],
+)
+def test_what_is_no_micro_batch(micro_batches, message):
+    with pytest.raises(ValueError, match=message):
+        Accumulator(small_model()).step(micro_batches)

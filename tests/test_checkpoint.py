@@ -384,7 +384,7 @@ def test_files_made_to_hurt_cost_little_memory_and_time(tmp_path):
 @pytest.mark.parametrize("kind", ["folder", "device"])
 def test_what_is_no_file(tmp_path, kind):
     path = tmp_path if kind == "folder" else os.devnull
-    with pytest.raises(ValueError, match="no such checkpoint"):
+    with pytest.raises(ValueError, match="is a folder" if kind == "folder" else "no such checkpoint"):
         load_checkpoint(path)
 
 

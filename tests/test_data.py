@@ -180,7 +180,7 @@ def check_download_error(error):
     message = str(error.value)
     assert "\n" not in message
     assert data.SHAKESPEARE_URL in message
-    assert "--data FILE" in message
+    assert "a copy of yours works by its path" in message
 
 
 # Split

@@ -477,3 +477,17 @@ def test_grads_are_parameters(xp):
 def test_no_ids_at_all(idx):
     with pytest.raises(ValueError, match="at least one id"):
         Model(Config.preset("tiny")).forward(np.array(idx, dtype=int))
+
+
+def test_what_is_no_config_or_seed():
+    with pytest.raises(TypeError, match=r"config must be a Config, got 'gpt2'; a preset is Config\.preset\(name\)"):
+        Model("gpt2")
+    for seed in (-1, 0.5, True):
+        with pytest.raises(ValueError, match=f"seed must be None or a whole number of at least 0, got {seed}"):
+            Model(Config.preset("tiny"), seed)
+
+
+def test_another_models_gradients_are_refused():
+    model, other = Model(Config(V=5, T_max=4, d=4, h=2, L=1)), Model(Config(V=5, T_max=4, d=8, h=2, L=1))
+    with pytest.raises(ValueError, match=r"grads, .*, are not shaped as the model's parameters"):
+        model.step(np.zeros((1, 4), int), grads=other.params.zeros_like())

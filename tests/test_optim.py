@@ -296,3 +296,8 @@ def test_update_refuses_another_models_gradients():
 def test_clip_refuses_a_norm_that_is_not_above_zero(max_norm):
     with pytest.raises(ValueError, match="max_norm must be above 0"):
         clip_by_global_norm(Parameters({"W": (2, 2)}), max_norm)
+
+
+def test_a_model_is_no_parameters():
+    with pytest.raises(TypeError, match=r"params must be Parameters, as model\.params is, got Model"):
+        AdamW(Model(Config.preset("tiny")))

@@ -95,6 +95,19 @@ def test_mapping():
         p["W_xx"]
 
 
+def test_flat_is_copied_into():
+    p = numbered()
+    flat = p.flat
+    p.flat = np.ones(flat.size)
+    assert p.flat is flat
+    assert p["W_te"].sum() == p["W_te"].size
+    p.flat += 1
+    assert p.flat is flat
+    assert (flat == 2).all()
+    with pytest.raises(ValueError, match="could not broadcast"):
+        p.flat = np.ones(3)
+
+
 def test_equal_is_the_same():
     p = numbered()
     assert p in [p]

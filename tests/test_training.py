@@ -208,3 +208,19 @@ def test_schedule_refuses_rates_out_of_range(name, value, message):
 def test_schedule_refuses_what_is_no_number(value):
     with pytest.raises(ValueError, match=re.escape(f"weight_decay must be a number, got {value!r}")):
         Schedule(weight_decay=value)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ((TOKENS, TOKENS[:1]), "held_out has 1 tokens; a next token takes 2"),
+        ((TOKENS, np.full(50, 10**6)), r"held_out\[0\] is 1000000"),
+        ((np.append(TOKENS, -1), TOKENS), rf"train\[{len(TOKENS)}\] is -1"),
+    ],
+)
+def test_a_text_that_cannot_work_is_told_before_the_first_update(texts, message):
+    model = small_model()
+    before = model.params.flat.copy()
+    with pytest.raises(ValueError, match=message):
+        train(model, *texts, Schedule(steps=3, B=2))
+    np.testing.assert_array_equal(model.params.flat, before)
