@@ -218,7 +218,9 @@ def parser() -> argparse.ArgumentParser:
     sub = command("lab", lab, "measure the lesson's claims: each printed beside what is found")
     actions = sub.add_subparsers(dest="action", metavar="list|run", required=True)
     actions.add_parser("list", help="print every lab, its section of the lesson and its claim")
-    action = actions.add_parser("run", help="measure, in seconds, what one lab or several claim, or all")
+    action = actions.add_parser(
+        "run", help="measure what one lab or several claim, or all: seconds each, minutes for some"
+    )
     action.add_argument("names", nargs="+", metavar="NAME", help="as `numpy-gpt lab list` prints it, or 'all'")
     action.add_argument("--seed", type=int, default=0, help="decides what is drawn: weights, batches, inputs")
     action.add_argument(

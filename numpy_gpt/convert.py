@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from .checkpoint import save_checkpoint
@@ -18,16 +19,21 @@ def convert(source: Path | str, target: Path | str, overwrite: bool = False) -> 
             then the checkpoint, or a folder for it to stand in as model.safetensors
 
     Every weight keeps its bits, but that F16 and BF16 become float32. With V = 50257 the checkpoint
-    gets GPT-2's tokenizer.
+    gets GPT-2's tokenizer; Hugging Face's two files hold none, and a tokenizer left behind is told on stderr.
 
     Raises ValueError as `load_pretrained` and `load_checkpoint` do, and, without overwrite, where
     a file that would be written is there already.
     """
     target = Path(target)
     if is_ours(source):
+        if target.suffix == ".safetensors":
+            raise ValueError(f"{target}: Hugging Face's two files want a folder, and its name ends like a file's")
         check_absent([target / CONFIG, target / WEIGHTS, target / INDEX], overwrite)
-        _, model, _ = load_ours(source)
+        path, model, metadata = load_ours(source)
         save_pretrained(model, target)
+        tokenizer = metadata.get("tokenizer")
+        if tokenizer is not None and tokenizer != GPT2Tokenizer().to_dict():
+            print(f"{target} holds no tokenizer: keep {path} for its own", file=sys.stderr)
         return target
     if target.suffix != ".safetensors":
         target = target / WEIGHTS

@@ -63,7 +63,10 @@ def strided_windows(n: int, T: int, stride: int) -> Iterator[Window]:
     if T < 2:
         raise ValueError(f"T_max = {T}: a window of one token holds no next token to score")
     if not 1 <= stride < T:
-        raise ValueError(f"stride must lie in 1 <= stride < T_max = {T}, got {stride}")
+        raise ValueError(
+            f"stride must lie in 1 <= stride < T_max = {T}, got {stride}: windows must overlap by a token, "
+            "whose logits predict the next window's first"
+        )
     if n < 2:
         raise ValueError(f"the text has {n} tokens; a next token to score takes 2")
     n_steps = max(0, -(-(n - T) // stride))  # windows after the first, rounded up

@@ -40,7 +40,7 @@ def next_token_probabilities(
     p /= p.sum()
     if top_k is not None:
         p = keep_largest(p, top_k)
-    if top_p is not None:
+    if top_p is not None and top_p < 1:
         descending = np.sort(p)[::-1]
         p = keep_largest(p, int(np.searchsorted(np.cumsum(descending), top_p * (1 - 1e-12))) + 1)
     return p

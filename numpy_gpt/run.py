@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .backend import device_module
-from .budget import memory
+from .budget import check_batch, memory
 from .checkpoint import save_checkpoint
 from .config import Config
 from .data import bigram_loss, load_text, split, unigram_loss
@@ -126,12 +126,37 @@ def run_training(setup: Setup, schedule: Schedule, console: Console) -> Path:
     tokens = tokenizer.encode(text)
     with naming(setup.data):
         split(tokens, config.T_max, setup.validation)  # a text too short is told before a model is made
+    if xp is np:
+        check_memory(config, schedule, setup.dtype)
     model = Model(config, schedule.seed, setup.dtype, xp)
     run = Run(setup, schedule, tokenizer, len(text), tokens, model, start(model, schedule))
     with new_folder(setup.out, setup.overwrite) as folder:
         complete(run, folder, console)
     print_sample(run, console)
     return folder
+
+
+def check_memory(config: Config, schedule: Schedule, dtype: str) -> None:
+    """Raise ValueError where training would take more memory than the system has left, as far as it tells."""
+    from rich.filesize import decimal
+
+    check_batch(config, schedule.B, config.T_max, dtype)
+    peak = memory(config, schedule.B, config.T_max, dtype, gradients=2 if schedule.accumulate > 1 else 1)["peak"]
+    available = available_memory()
+    if available is not None and peak > available:
+        raise ValueError(
+            f"training would take {decimal(peak)} of memory, and {decimal(available)} are available; "
+            "a smaller preset, --B or --T-max takes less"
+        )
+
+
+def available_memory() -> int | None:
+    """Return the bytes that the system could still hand out (Linux; elsewhere None)."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
 
 
 def complete(run: Run, folder: Path, console: Console) -> None:
@@ -193,7 +218,8 @@ def print_setup(
         "parameters": f"{config.n_parameters():,} in {model.dtype} on {setup.device}",
         "run": f"{schedule.steps:,} updates of {schedule.accumulate * schedule.B} windows "
         f"= {schedule.steps * schedule.accumulate * schedule.B * config.T_max:,} tokens",
-        "AdamW": f"lr {schedule.lr:g} -> {schedule.min_lr:g} (cosine, {schedule.warmup} to warm up), "
+        "AdamW": f"lr {schedule.lr:g} -> {schedule.min_lr:g} (cosine, {schedule.warmup} to warm up"
+        f"{', which these updates do not end' if schedule.warmup >= schedule.steps else ''}), "
         f"betas {schedule.beta1:g}, {schedule.beta2:g}, decay {schedule.weight_decay:g}, clip {schedule.clip:g}",
         "memory": f"{decimal(peak)} predicted, beside Python and NumPy themselves",
         "seed": str(schedule.seed),
@@ -242,7 +268,7 @@ def train_with_progress(
         task = bar.add_task("", total=schedule.steps, completed=state.optimiser.t, state="")
 
         def report(progress: Progress) -> None:
-            rate = (progress.tokens - tokens_before) / (progress.seconds - seconds_before)
+            rate = (progress.tokens - tokens_before) / max(progress.seconds - seconds_before, 1e-9)
             shares = "  ".join(f"{name} {share:.0%}" for name, share in progress.shares.items())
             told = f"loss {progress.loss:.3f}  {rate:,.0f} tokens/s  {shares}"
             bar.update(task, completed=progress.step, state=told)

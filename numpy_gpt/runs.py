@@ -108,7 +108,7 @@ def results(folder: Path) -> list[Path]:
 
 def next_numbered(runs: Path) -> tuple[Path, bool]:
     """Make the folder with the next free number in runs, also where another process does so at the same time."""
-    runs.mkdir(exist_ok=True)
+    made_or_there(runs)
     number = max((int(path.name) for path in runs.iterdir() if path.name.isdecimal()), default=0)
     while True:
         number += 1

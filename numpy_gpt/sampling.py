@@ -20,7 +20,7 @@ from .tokenizer import Tokenizer
 if TYPE_CHECKING:
     from rich.console import Console
 
-WORTH_TELLING = 1e-3  # seconds to read the weights: below that, calls and not the memory take a token's time
+WORTH_TELLING = 2**26  # bytes of weights: below that, calls and not the memory take a token's time
 
 
 def run_sampling(
@@ -63,8 +63,8 @@ def interact(model: Model, tokenizer: Tokenizer, settings: dict[str, Any], conso
             continue_prompt(model, tokenizer, prompt, settings, console)
         except ValueError as error:
             print(f"numpy-gpt: {error}", file=sys.stderr)
-        except KeyboardInterrupt:
-            print()
+        except KeyboardInterrupt:  # its line has been ended
+            pass
         settings = {**settings, "seed": settings["seed"] + 1}
 
 
@@ -96,9 +96,11 @@ def continue_prompt(
 
 def stream_text(tokenizer: Tokenizer, tokens: Iterator[int], console: Console) -> None:
     """Print tokens as they come, whole characters only, and end the line."""
-    for piece in tokenizer.decode_stream(tokens):
-        write(piece, console)
-    write("\n", console)
+    try:
+        for piece in tokenizer.decode_stream(tokens):
+            write(piece, console)
+    finally:
+        write("\n", console)
 
 
 def write(text: str, console: Console) -> None:
@@ -118,14 +120,16 @@ def describe_speed(model: Model, times: list[float]) -> str:
     """Return tokens/s from the first token to the last, beside the bound that reading the weights sets.
 
     A small model has no such bound worth telling: its weights stay in the cache, and its time goes
-    into the calls.
+    into the calls. Nor is a bound told that was passed: the machine was busy when it was measured.
     """
     rate = (len(times) - 1) / (times[-1] - times[0])
     told = f"{rate:,.0f} tokens/s"
-    seconds = time_to_read(model)
-    if seconds < WORTH_TELLING:
-        return told
     n_bytes = bytes_a_token(model)
+    if n_bytes < WORTH_TELLING:
+        return told
+    seconds = time_to_read(model)
+    if rate * seconds > 1:  # the machine was busier when the bound was measured
+        return told
     return (
         f"{told}, {rate * seconds:.0%} of the {1 / seconds:,.0f} that the memory allows: "
         f"{n_bytes / 1e6:,.1f} MB of weights a token at {n_bytes / seconds / 1e9:.1f} GB/s"

@@ -119,7 +119,7 @@ def test_what_is_kept_is_what_sorting_keeps(logits, top_k, top_p):
     p = np.exp(np.array(logits, float)[order])
     p /= p.sum()
     if top_p is not None:
-        n = next((n for n in range(1, len(p)) if p[:n].sum() >= top_p * (1 - 1e-12)), len(p))
+        n = next((n for n in range(1, len(p)) if top_p < 1 and p[:n].sum() >= top_p * (1 - 1e-12)), len(p))
         order, p = order[:n], p[:n] / p[:n].sum()
     found = next_token_probabilities(np.array(logits, np.float32), top_k=top_k, top_p=top_p)
     assert np.flatnonzero(found).tolist() == sorted(order)
@@ -318,3 +318,7 @@ def test_bad_batch(model, prompts, settings, message):
 def test_bad_stop(model):
     with pytest.raises(ValueError, match="stop holds -1; ids must lie in 0 <= id < V = 11"):
         generate(model, [1], 1, stop=[-1])
+
+
+def test_top_p_of_1_cuts_nothing():
+    assert (next_token_probabilities(np.array([0.0, -40.0, -100.0]), top_p=1.0) > 0).all()

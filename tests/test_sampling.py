@@ -40,12 +40,25 @@ def test_times_are_noted_as_the_tokens_come():
 def test_speed_is_told_from_the_first_token_to_the_last(monkeypatch):
     model = Model(Config(V=13, T_max=7, d=4, h=2, L=1))
     times = [10.0, 10.5, 11.0]  # 2 tokens in a second
-    monkeypatch.setattr(sampling, "time_to_read", lambda model: sampling.WORTH_TELLING / 2)
-    assert describe_speed(model, times) == "2 tokens/s"
     monkeypatch.setattr(sampling, "time_to_read", lambda model: 0.25)
+    assert describe_speed(model, times) == "2 tokens/s"  # it stays in the cache
+    monkeypatch.setattr(sampling, "WORTH_TELLING", bytes_a_token(model))
     told = describe_speed(model, times)
     assert told.startswith("2 tokens/s, 50% of the 4 that the memory allows: ")
     assert f"{bytes_a_token(model) / 1e6:,.1f} MB" in told
+    monkeypatch.setattr(sampling, "time_to_read", lambda model: 0.6)
+    assert describe_speed(model, times) == "2 tokens/s"  # not 120% of what is possible
+
+
+def test_an_interrupted_text_ends_its_line():
+    def tokens():
+        yield ord("a")
+        raise KeyboardInterrupt
+
+    file = io.StringIO()
+    with pytest.raises(KeyboardInterrupt):
+        stream_text(ByteTokenizer(), tokens(), Console(file=file))
+    assert file.getvalue() == "a\n"
 
 
 class Parts(io.StringIO):

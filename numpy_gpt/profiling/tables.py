@@ -28,6 +28,9 @@ WHY = {
 }
 
 
+BUSY = 0.1  # half the distance between the quartiles, beside the median: a quiet machine stays far below
+
+
 def why(op: OpProfile, config: Config) -> str:
     """Return why backward is not twice forward: by the op in this config, by the op, or by its kind."""
     switch = {"gelu": config.gelu, "rest": "tied" if config.tie else "untied"}.get(op.name, "")
@@ -46,7 +49,8 @@ def figure(x: float, form: str) -> str:
 
 def print_ops(profile: Profile, console: Console) -> None:
     """Op by op: measured backward/forward beside counted, and how near each comes to the machine's limits."""
-    title = f"A step op by op, medians of {profile.repeats} rounds ± half the distance between the quartiles"
+    rounds = "1 round" if profile.repeats == 1 else f"{profile.repeats} rounds"
+    title = f"A step op by op, medians of {rounds} ± half the distance between the quartiles"
     columns = ["op", "forward ms", "backward ms", "b/f", "counted", "of the\nstep", "GFLOP/s", "FLOP/\nbyte"]
     if profile.limits:
         columns += ["of the\npeak", "of the\nmemory", "bound\nby"]
@@ -86,6 +90,9 @@ def print_profile(profile: Profile, console: Console) -> None:
     for name, value in conclusions(profile).items():
         facts.add_row(name, value)
     console.print(facts)
+    plain = profile.plain_forward, profile.plain_backward
+    if any(timing.spread > BUSY * timing.median for timing in plain):
+        console.print("The rounds lie far apart: other programs were running. Measure again when they are not.")
     console.print(f"\nBackward takes {ratio(profile):.2f} times forward.")
     console.print("What makes it more or less than twice, backward − 2·forward:")
     table = Table(show_header=False, box=None, pad_edge=False)
