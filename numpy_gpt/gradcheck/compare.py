@@ -48,7 +48,7 @@ def doubt(analytic: np.ndarray, numeric: Estimates, other: Estimates | None, sca
 
 
 def compare(name: str, check: str, analytic: np.ndarray, numeric: Estimates) -> Line:
-    """Hold every element of analytic to numeric; the worst decides.
+    """Hold every element of analytic to numeric; the worst decides. All numbers of a line are those of one element.
 
     WRONG         further apart than the tolerance; at a kink, outside the two slopes' interval
     INCONCLUSIVE  a kink, or a tolerance so wide that agreement would mean nothing
@@ -79,8 +79,8 @@ def compare(name: str, check: str, analytic: np.ndarray, numeric: Estimates) -> 
         verdict, among = Verdict.INCONCLUSIVE, unsure
     else:
         verdict, among = Verdict.VACUOUS if vacuous else Verdict.PASS, np.ones(error.shape, bool)
-    index = np.unravel_index(int(np.where(among, share, -1).argmax()), error.shape)
-    worst = float(np.nan_to_num(error, nan=np.inf).max())
+    index = np.unravel_index(int(np.where(among, np.nan_to_num(error, nan=np.inf), -1).argmax()), error.shape)
+    worst = float(np.nan_to_num(error[index], nan=np.inf))
     return Line(
         name,
         check,

@@ -81,8 +81,10 @@ def heat_map(line: Line) -> str:
         index = ", ".join(map(str, np.unravel_index(r * grid.shape[1] + c, errors.shape)))
         share = min(float(shown[r, c]) / largest, 1.0)
         colour = f"rgb(255,{round(255 * (1 - share))},{round(255 * (1 - share))})"
+        told = not line.ok and line.index == tuple(np.unravel_index(r * grid.shape[1] + c, errors.shape))
         cells.append(
-            f'<rect x="{c * CELL}" y="{r * CELL}" width="{CELL}" height="{CELL}" fill="{colour}" stroke="#ddd">'
+            f'<rect x="{c * CELL}" y="{r * CELL}" width="{CELL}" height="{CELL}" fill="{colour}" '
+            f'stroke="{"black" if told else "#ddd"}">'
             f"<title>{html.escape(line.name)}[{index}]: {shown[r, c]:.3g}</title></rect>"
         )
     cut = (

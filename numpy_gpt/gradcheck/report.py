@@ -31,9 +31,9 @@ class Line:
     name            the tensor: "dx", "dW_te", or what the check is about
     check           "differences", "complex step", "adjoint", "linearity", a clause of the op
                     contract, "contract: ..." for a clause that raised, or "invariant: ..."
-    worst           the largest |analytic − numeric|
-    index           where the verdict was decided; analytic, numeric and error_estimate stand there
-    share           |analytic − numeric| there as a share of the tolerance; above 1 is too far
+    worst           the largest |analytic − numeric| of the elements that decide the verdict
+    index           where it is; analytic, numeric, error_estimate and tolerance stand there
+    share           worst as a share of the tolerance there; above 1 is too far
     relative        worst divided by the tensor's largest magnitude
     expected        a VACUOUS line that theory foretells
     errors          |analytic − numeric| of every element, where the tensor is small enough to draw

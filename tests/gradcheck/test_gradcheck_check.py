@@ -304,6 +304,21 @@ def test_what_is_large_takes_several_tiles():
     assert case("attend_tiled").inputs[0].shape[-2] > TILE
 
 
+def cube_off_by(*errors):
+    x = np.array([1000.0, 0.1])
+    return check(lambda x: (x**3, x), lambda dy, x: 3 * x**2 * dy + np.array(errors), x, contract=False)
+
+
+def test_the_numbers_of_a_line_are_those_of_one_element():
+    line = line_of(cube_off_by(1e-2, 1e-3), "differences")  # 1e-2 is within the tolerance of a slope of 1e6
+    assert (line.verdict, line.index) == (Verdict.WRONG, (1,))
+    assert line.worst == abs(line.analytic - line.numeric) == pytest.approx(1e-3, rel=1e-2)
+    line = line_of(cube_off_by(1.0, 0.1), "differences")  # both are wrong; the second by more of its tolerance
+    assert line.index == (0,)
+    assert line.worst == abs(line.analytic - line.numeric) == line.errors.max()
+    assert line.share == pytest.approx(line.worst / line.tolerance)
+
+
 def test_agreement_on_zero_is_vacuous():
     def forward(x):
         return x - x, x

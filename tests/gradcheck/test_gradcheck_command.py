@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from html.parser import HTMLParser
 
@@ -211,6 +212,8 @@ def test_html_has_a_heat_map(ops_file, tmp_path):
     assert "cube dx (differences)" in text
     assert text.count("<rect") == 2 * 6  # one cell an element, for each of the two oracles
     assert "|analytic − numeric|" in text
+    marked = re.findall(r'stroke="black"><title>(.*?):', text)
+    assert marked == re.findall(r">WRONG  cube (dx\S+ \S+\])  \((?:differences|complex step)", text)
 
 
 def test_html_is_well_formed_and_escaped():
