@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from numpy_gpt import Config, Model, sampling
+from numpy_gpt import Config, Model, run, sampling
 from numpy_gpt.checkpoint import load_checkpoint
 from numpy_gpt.cli import main
 from numpy_gpt.evaluation import evaluate_text
@@ -150,6 +150,16 @@ def test_sample_repeats_by_seed(capsys):
         assert main(["sample", "runs/001", "--seed", seed, "--n", "40", "--temperature", "1"]) == 0
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1] != texts[2]
+
+
+def test_training_beyond_the_memory_there_is_is_refused(folder, capsys, monkeypatch):
+    available = run.available_memory()
+    assert available is None or available > 10**7
+    monkeypatch.setattr(run, "available_memory", lambda: 10**6)
+    monkeypatch.setattr(run, "Model", None)  # nothing is made
+    message = error_line(capsys, ["train", "--data", "words.txt", "--steps", "1"])
+    assert re.search(r"training would take [\d.]+ MB of memory, and 1\.0 MB are available; a smaller preset", message)
+    assert not (folder / "runs").exists()
 
 
 def test_sample_tells_the_speed_of_a_small_model_alone(capsys):

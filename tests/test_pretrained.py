@@ -758,6 +758,22 @@ def test_convert_a_stopped_run_takes_its_newest_step_that_verifies(tmp_path, cap
     assert re.fullmatch(r"Passed over: .*step-000006\.safetensors: .*\n", capsys.readouterr().err)
 
 
+def test_convert_to_theirs_wants_a_folder(tmp_path):
+    save_checkpoint(tmp_path / "ours.safetensors", random_model(2))
+    with pytest.raises(ValueError, match=r"theirs\.safetensors: Hugging Face's two files want a folder"):
+        convert(tmp_path / "ours.safetensors", tmp_path / "theirs.safetensors")
+    assert [path.name for path in tmp_path.iterdir()] == ["ours.safetensors"]
+
+
+@pytest.mark.parametrize(("tokenizer", "told"), [({"kind": "bytes"}, True), ({"kind": "gpt2"}, False), (None, False)])
+def test_convert_tells_of_a_tokenizer_that_stays_behind(tmp_path, capsys, tokenizer, told):
+    ours = tmp_path / "ours.safetensors"
+    save_checkpoint(ours, random_model(2), **({} if tokenizer is None else {"tokenizer": tokenizer}))
+    convert(ours, tmp_path / "theirs")
+    expected = f"{tmp_path / 'theirs'} holds no tokenizer: keep {ours} for its own\n"
+    assert capsys.readouterr().err == (expected if told else "")
+
+
 def test_convert_overwrites_only_when_told(tmp_path, folder):
     ours = convert(folder, tmp_path / "ours.safetensors")
     before = ours.read_bytes()

@@ -235,6 +235,12 @@ def test_the_newest_run(folder):
     assert found.path == folder / "model.safetensors"
 
 
+def test_runs_that_is_a_file_is_named(folder):
+    (folder / "runs").touch()
+    with pytest.raises(OSError, match=r"^runs: is a file, not a folder$"), new_folder(None, False):
+        pass
+
+
 @pytest.mark.skipif(os.name != "posix", reason="makes a link")
 def test_a_checkpoint_that_is_pruned_meanwhile_is_no_error(folder):
     for number, name in enumerate(("newer", "older")):

@@ -90,9 +90,9 @@ def measure(seed: int) -> Result:
             ax.axhline(unigram, color="black", linestyle="--", label="letters by frequency")
             ax.set_ylim(bottom=0)
             ax.set_ylabel("loss, nats a token")
+            ax.legend()
         left.set(title="In training", xlabel="update")
         right.set(title="Predicting the next token, held out", xlabel="tokens it is given")
-        right.legend()
         figure.set_size_inches(14, 6)
 
     return Result(findings, values, note, draw)

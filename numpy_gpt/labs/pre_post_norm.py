@@ -146,7 +146,8 @@ def measure(seed: int, steps: int = STEPS, depths: tuple[int, ...] = DEPTHS) -> 
         axes[0, 2].set(title=f"Training, L = {L}, lr {LR}", xlabel="update", ylabel="loss, mean of 10 updates")
         axes[1, 2].set(title=f"Gradients after {LOOK} updates", xlabel="block", ylabel="norm")
         axes[1, 2].set_xticks(range(2, L + 1))
-        axes[0, 2].legend()
+        for ax in axes[:, 2]:
+            ax.legend()
         figure.set_size_inches(20, 11)
 
     return Result(findings, values, note, draw)
