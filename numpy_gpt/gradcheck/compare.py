@@ -143,7 +143,6 @@ def near(name: str, check: str, found: np.ndarray, expected: np.ndarray | float,
         index=tuple(int(i) for i in index),
         analytic=float(found[index]),
         numeric=float(expected[index]),
-        error_estimate=0.0,
         share=share,
         tolerance=allowed,
     )

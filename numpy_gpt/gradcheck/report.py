@@ -33,6 +33,7 @@ class Line:
                     contract, "contract: ..." for a clause that raised, or "invariant: ..."
     worst           the largest |analytic − numeric| of the elements that decide the verdict
     index           where it is; analytic, numeric, error_estimate and tolerance stand there
+    error_estimate  of numeric; None where numeric is what an identity says, and no estimate
     share           worst as a share of the tolerance there; above 1 is too far
     relative        worst divided by the tensor's largest magnitude
     expected        a VACUOUS line that theory foretells
@@ -84,10 +85,12 @@ class Line:
         title = " ".join(filter(None, (self.target, self.place)))
         rows = [f"{self.verdict}  {title}  ({self.check})"]
         if self.analytic is not None and self.numeric is not None:
-            rows += [
-                f"analytic        {self.analytic:.15g}",
-                f"numeric         {self.numeric:.15g}" + _plus_minus(self.error_estimate),
-            ]
+            estimate = self.error_estimate
+            rows.append(f"analytic        {self.analytic:.15g}")
+            if estimate is None:
+                rows.append(f"expected        {self.numeric:.15g}")
+            else:
+                rows.append(f"numeric         {self.numeric:.15g}  ± {estimate:.2g} (estimated)")
         if self.worst is not None and self.share is not None:
             here = f"difference      {abs((self.analytic or 0) - (self.numeric or 0)):.3g}"
             rows.append(f"{here}, {self.share:.3g} times the tolerance of {self.tolerance or 0:.3g}")
@@ -95,10 +98,6 @@ class Line:
         rows += [f"{name:<16}{fact}" for name, fact in facts.items() if fact]
         rows.append(f"{'seed':<16}{self.seed}")
         return "\n    ".join(rows)
-
-
-def _plus_minus(error: float | None) -> str:
-    return "" if error is None else f"  ± {error:.2g} (estimated)"
 
 
 @dataclass

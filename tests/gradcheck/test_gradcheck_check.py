@@ -319,6 +319,13 @@ def test_the_numbers_of_a_line_are_those_of_one_element():
     assert line.share == pytest.approx(line.worst / line.tolerance)
 
 
+def test_an_identity_is_expected_and_not_estimated():
+    message = line_of(check(square, lambda dy, x: 2 * x * dy + 1, X), "linearity").message()
+    assert "\n    expected        " in message
+    assert "numeric" not in message
+    assert "±" not in message
+
+
 def test_agreement_on_zero_is_vacuous():
     def forward(x):
         return x - x, x
