@@ -44,6 +44,11 @@ def in_a_list(clause: Callable[[Problem], Line]) -> Callable[[Problem], list[Lin
     return lambda problem: [clause(problem)]
 
 
+def writes(line: Line) -> bool:
+    """Return whether a line says that the pair has written into what is not its own."""
+    return line.check.endswith(" unmodified") and not line.ok
+
+
 def fact(check: str, faults: Sequence[str]) -> Line:
     """Return the line of a clause that compares no numbers: PASS without faults."""
     return Line("", check, Verdict.WRONG if faults else Verdict.PASS, note="; ".join(faults))
@@ -54,13 +59,13 @@ def purity(problem: Problem) -> list[Line]:
     inputs = [np.array(x) if isinstance(x, np.ndarray) else x for x in problem.inputs]
     named = dict(zip(problem.names, inputs))
     given = digests(named, "inputs")
-    out, cache = problem.call(inputs)
+    out, cache = problem.call(inputs, copies=False)
     forward_wrote = changed(given, digests(named, "inputs"))
-    same_out = digests(problem.call(inputs)[0], "out") == digests(out, "out")
+    same_out = digests(problem.call()[0], "out") == digests(out, "out")
 
     dout = problem.upstream(out)
     before = {place: digests(tree, place) for place, tree in (("dout", dout), ("cache", cache), ("out", out))}
-    grads = problem.gradients(dout, cache)
+    grads = problem.gradients(dout, cache, copies=False)
     bits = digests(grads, "grads")
     wrote = {
         place: changed(before[place], digests(tree, place))
@@ -218,8 +223,8 @@ def contiguous(arrange: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np
 
 def once(problem: Problem, inputs: Sequence[Any], arrange: Callable[[np.ndarray], np.ndarray]) -> list[Any]:
     """Return the output and the gradients at inputs, the upstream arranged in a memory layout."""
-    out, cache = problem.call(inputs)
-    return [out, *problem.gradients(map_leaves(arrange, problem.upstream(out)), cache)]
+    out, cache = problem.call(inputs, copies=False)
+    return [out, *problem.gradients(map_leaves(arrange, problem.upstream(out)), cache, copies=False)]
 
 
 def rounding_of(problem: Problem) -> float:

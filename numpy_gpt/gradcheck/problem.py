@@ -50,10 +50,14 @@ class Problem:
         """The numbers of the inputs that have a gradient: the floating arrays."""
         return [number for number, x in enumerate(self.inputs) if is_floating(x)]
 
-    def call(self, inputs: Sequence[Any] | None = None) -> tuple[Any, Any]:
-        """Return the forward's outputs and cache at inputs; if not given, at a copy of the problem's own."""
-        if inputs is None:  # a backward that writes into them through its cache must not reach the next check
-            inputs = [np.array(x) if isinstance(x, np.ndarray) else x for x in self.inputs]
+    def call(self, inputs: Sequence[Any] | None = None, copies: bool = True) -> tuple[Any, Any]:
+        """Return the forward's outputs and cache at inputs, by default the problem's own.
+
+        copies  of the inputs are given: what writes into them, or into the cache, must not reach the next check
+        """
+        inputs = self.inputs if inputs is None else inputs
+        if copies:
+            inputs = [np.array(x) if isinstance(x, np.ndarray) else x for x in inputs]
         result = self.forward(*inputs, **self.kwargs)
         if not (isinstance(result, tuple) and len(result) == 2):
             raise TypeError(f"{title(self.forward)} must return (out, cache), got {type(result).__name__}")
@@ -63,9 +67,12 @@ class Problem:
         """Return every number of the outputs as one new vector."""
         return flatten(self.call(inputs)[0])
 
-    def gradients(self, upstream: Any, cache: Any) -> list[Any]:
-        """Return the backward's gradients as a list, one for every differentiable input. Raises TypeError."""
-        result = self.backward(upstream, cache)
+    def gradients(self, upstream: Any, cache: Any, copies: bool = True) -> list[Any]:
+        """Return the backward's gradients as a list, one for every differentiable input. Raises TypeError.
+
+        copies  a copy of the upstream is given, as in `call`
+        """
+        result = self.backward(map_leaves(np.array, upstream) if copies else upstream, cache)
         if isinstance(result, Mapping):
             names = [self.names[number] for number in self.differentiable]
             missing = [name for name in names if name not in result]

@@ -40,10 +40,28 @@ def test_upstream_written():
         dy *= 2 * x
         return dy
 
-    notes = broken(square, backward)
-    assert notes["upstream unmodified"] == "backward wrote into dout"
-    assert "read-only" in notes["memory layouts"]
-    assert "differences" not in notes
+    assert broken(square, backward, leading=["x"]) == {"upstream unmodified": "backward wrote into dout"}
+
+
+def test_input_written_and_used():
+    def forward(x):
+        x *= 2
+        return x * x, x
+
+    def backward(dy, x):
+        return 4 * x * dy
+
+    assert broken(forward, backward, leading=["x"]) == {"inputs unmodified": "forward wrote into inputs['x']"}
+
+
+def test_what_is_written_into_is_told_first():
+    def backward(dy, cache):
+        cache *= 2
+        return dy * cache + 1
+
+    report = check(lambda x: (x * x, x.copy()), backward, X)
+    assert report.failures[0].check == report.lines[0].check == "cache unmodified"
+    assert "differences" in {line.check for line in report.failures}
 
 
 def test_cache_written():
