@@ -22,6 +22,7 @@ EPS_32 = float(np.finfo(np.float32).eps)
 COARSE = 1e-3  # of a gradient's size: float32 mostly keeps 1e-6
 FAINT = 0.1  # of the upstream
 CONDITION = 30  # times what a last bit of every input changes
+PROMOTED = "np.sqrt(2) and np.zeros(shape) are float64: write math.sqrt(2), or np.zeros(shape, x.dtype)"
 ROUNDING = 1e-12  # of the largest magnitude: another layout or rank may add up in another order
 
 
@@ -257,6 +258,8 @@ def dtypes(problem: Problem) -> Line:
                 faults.append(f"{name} has shape {np.shape(grad)}, {problem.names[number]} has {x.shape}")
             found += [(name + place, y) for place, y in leaves(grad)]
         faults += [f"{np.dtype(dtype)} in, {name} is {y.dtype}" for name, y in found if y.dtype != dtype]
+    if any(f"float32 in, {name} is float64" in faults for name, _ in found):
+        faults.append(PROMOTED)
     return fact("dtype and shape", list(dict.fromkeys(faults)))
 
 

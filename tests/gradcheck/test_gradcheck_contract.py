@@ -229,6 +229,15 @@ def test_dtype_and_shape(backward, words):
     assert words in broken(square, backward)["dtype and shape"]
 
 
+def test_a_promoted_gradient_is_told_the_cure():
+    note = broken(square, lambda dy, x: dy * x * np.sqrt(4))["dtype and shape"]
+    assert note == (
+        "float32 in, dx is float64; np.sqrt(2) and np.zeros(shape) are float64: "
+        "write math.sqrt(2), or np.zeros(shape, x.dtype)"
+    )
+    assert "math.sqrt" not in broken(square, lambda dy, x: np.float32(2 * x * dy))["dtype and shape"]
+
+
 def softmax(scores):
     e = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True), scores
