@@ -543,6 +543,21 @@ def test_forgotten_return(folder, capsys):
     assert "gives None for dx" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("dx = dlogits", "TiedModel.backward returns None; it must return Parameters."),
+        ("return {}", "TiedModel.backward returns no gradient of W_te and 15 more; it must return Parameters."),
+        ("return [dlogits]", "TiedModel.backward returns a list; it must return Parameters."),
+    ],
+)
+def test_a_model_s_backward_that_returns_no_parameters(folder, capsys, body, words):
+    assert exercises.check(answered(folder, "tied_head", [body]).name) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.startswith(words)
+    assert told.count("returns") == 1
+
+
 def test_a_changed_forward_is_noticed(folder, capsys):
     path = write(folder, "gelu", solved("gelu").replace("y *= 0.5", "y *= 0.25"))
     assert exercises.check(path) == 1

@@ -13,7 +13,7 @@ from .. import ops
 from ..config import Config
 from ..gradcheck import Line, Report, Verdict, check_model, check_projections
 from ..gradcheck.check import attempt
-from ..gradcheck.models import IDX, SMALL, randomise
+from ..gradcheck.models import IDX, SMALL, by_name, randomise
 from ..model import Model
 from .exercise import Contest, Exercise, part, rehearsal, same_forward
 from .stub import imports, in_numpy, names_in, page, unwritten
@@ -53,7 +53,7 @@ class TiedHeadExercise(Exercise):
             model = student(SMALL, seed=None, dtype="float64")
             model.params.flat[:] = ours.params.flat
             loss, cache = model.loss_forward(IDX)
-            model.loss_backward(1.0, cache)
+            by_name(model, model.loss_backward(1.0, cache))
         same_forward(loss, ours.loss(IDX), f"{CLASS}.forward")
         report = check_model(model=model, seed=seed, idx=IDX, target=self.name)
         for config in OTHERS if report.ok else ():

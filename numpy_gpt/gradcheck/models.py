@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -21,7 +21,7 @@ from .compare import near
 from .directions import compare_direction
 from .invariants import Invariant, key_bias_zero, same_gradients
 from .numeric import BASE_STEP, differences
-from .problem import Problem, prepare
+from .problem import Problem, described, prepare
 from .report import Line, Report, merge
 from .trees import flatten
 
@@ -67,6 +67,8 @@ def check_model(
         either.target = target
         either.reproduce = reproduce or f"check_model({model.config}, seed={seed})"
     report = run(problem, model_invariants(model, idx, targets), contract)
+    if report.lines[0].check == "call":  # the same would be told of the logits
+        return report
     logits_report = run(to_logits, contract=False)
     for line in logits_report.lines:
         line.name += " of logits"
@@ -108,7 +110,7 @@ def model_problem(
         params, cache = cache
         twin = copy.copy(model)
         twin.params = params
-        return dict((twin.backward if to_logits else twin.loss_backward)(upstream, cache))
+        return by_name(model, (twin.backward if to_logits else twin.loss_backward)(upstream, cache))
 
     inputs = [*ids.values(), *model.params.values()]
     problem = prepare(forward, backward, inputs, names=[*ids, *names], seed=seed)
@@ -116,6 +118,18 @@ def model_problem(
         untied = model_problem(untie(model), idx, targets, seed, to_logits)
         problem.parts = lambda name: tied_shares(untied) if name == "W_te" else {}
     return problem
+
+
+def by_name(model: Model, grads: Any) -> dict[str, np.ndarray]:
+    """Return what the model's backward returns as a dict. Raises TypeError where it is no Parameters."""
+    backward = f"{type(model).__name__}.backward"
+    if not isinstance(grads, Mapping):
+        raise TypeError(f"{backward} returns {described(grads)}; it must return Parameters")
+    missing = [name for name in model.params if name not in grads]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise TypeError(f"{backward} returns no gradient of {missing[0]}{more}; it must return Parameters")
+    return dict(grads)
 
 
 def untie(model: Model) -> Model:

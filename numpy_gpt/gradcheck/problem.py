@@ -114,6 +114,11 @@ def title(function: Callable) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
+def described(value: Any) -> str:
+    """Return a few words for what should have been something else: "None", "a list"."""
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
 def prepare(
     forward: Forward,
     backward: Backward,

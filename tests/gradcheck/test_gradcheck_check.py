@@ -487,6 +487,16 @@ def tiny(kind, config=TINY):
     return model
 
 
+def test_check_model_of_a_forgotten_return():
+    class Forgetful(Model):
+        def backward(self, dlogits, cache, grads=None):
+            super().backward(dlogits, cache, grads)
+
+    report = check_model(model=Forgetful(CONFIGS["model"], dtype="float64"))
+    assert [line.check for line in report.lines] == ["call"]
+    assert "Forgetful.backward returns None; it must return Parameters" in report.lines[0].note
+
+
 def test_check_model_asks_backward_itself():
     class Wrong(Model):
         def backward(self, dlogits, cache, grads=None):  # right for a loss, whose dlogits sum to 0 in each row
