@@ -74,12 +74,7 @@ class Problem:
         """
         result = self.backward(map_leaves(np.array, upstream) if copies else upstream, cache)
         if isinstance(result, Mapping):
-            names = [self.names[number] for number in self.differentiable]
-            missing = [name for name in names if name not in result]
-            if missing:
-                none, only = (", ".join(map(repr, keys)) for keys in (missing, result))
-                raise TypeError(f"{title(self.backward)} gives gradients by name, but none for {none}: only {only}")
-            result = [result[name] for name in names]
+            result = self.in_order(result)
         found = list(result) if isinstance(result, (tuple, list)) else [result]
         if len(found) != len(self.differentiable):
             expected = ", ".join(f"d{self.names[number]}" for number in self.differentiable)
@@ -87,6 +82,15 @@ class Problem:
                 f"{title(self.backward)} returned {len(found)} gradients for {len(self.differentiable)}: {expected}"
             )
         return found
+
+    def in_order(self, result: Mapping) -> list[Any]:
+        """Return gradients given by the inputs' names, or those with d before them, as a list. Raises TypeError."""
+        names = [self.names[number] for number in self.differentiable]
+        for keys in (names, [f"d{name}" for name in names]):
+            if all(key in result for key in keys):
+                return [result[key] for key in keys]
+        found, wanted = (", ".join(map(str, keys)) or "nothing" for keys in (result, keys))
+        raise TypeError(f"{title(self.backward)} returned {found} by name; wanted are {wanted}")
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Return a generator of the problem's seed, another for every purpose."""

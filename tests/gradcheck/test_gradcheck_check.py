@@ -418,7 +418,17 @@ def test_missing_gradients_leave_the_others_checked():
     report = check(forward, lambda dout, cache: dout * cache[1], X, X + 1)
     assert "returned 1 gradients for 2: dx, dy" in report.failures[0].note
     report = check(forward, lambda dout, cache: {"x": dout * cache[1]}, X, X + 1)
-    assert "gives gradients by name, but none for 'y': only 'x'" in report.failures[0].note
+    assert "returned x by name; wanted are dx, dy" in report.failures[0].note
+
+
+@pytest.mark.parametrize("d", ["", "d"])
+def test_gradients_by_name(d):
+    def backward(dout, cache):
+        x, y = cache
+        return {f"{d}y": dout * x, f"{d}x": dout * y}  # in another order
+
+    report = check(lambda x, y: (x * y, (x, y)), backward, X, X + 1)
+    assert report.ok, str(report)
 
 
 # The complex step and its traps
