@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +17,9 @@ import numpy as np
 
 from ..files import atomic_write
 from ..terminal import new_console
-from .cases import CASES, case, more_cases
+from .cases import CASES, Case, case, more_cases
 from .check import run
-from .problem import FAILURES, prepare
+from .problem import FAILURES, Backward, Forward, Problem, prepare
 from .report import Report, merge
 from .suite import TARGETS, UnknownTarget, check_cases, fuzz, suite
 
@@ -118,9 +119,10 @@ def check_file(target: str, seed: int) -> Report:
     pair = (getattr(module, f"{name}_forward"), getattr(module, f"{name}_backward"))
     reproduce = f"numpy-gpt gradcheck {target} --seed {seed}"
     if hasattr(module, f"{name}_inputs"):
-        return run(prepare(*pair, own_inputs(module, name, seed), seed=seed, target=name, reproduce=reproduce))
+        return run(own_problem(module, name, pair, seed, reproduce))
     if name in CASES:
         forward, backward = pair
+        check_taken(name, forward, case(name, seed))
         ours = (case(name, seed), *more_cases(name, seed))
         cases = [replace(found, forward=forward, backward=backward) for found in ours]
         return check_cases(name, cases, seed, reproduce)
@@ -130,12 +132,37 @@ def check_file(target: str, seed: int) -> Report:
     )
 
 
+def check_taken(name: str, forward: Forward, ours: Case) -> None:
+    """Raise Mistake where a forward does not take the inputs of our op of the same name."""
+    try:
+        inspect.signature(forward).bind(*ours.inputs, **ours.kwargs)
+    except TypeError as error:
+        given = ", ".join([*ours.names, *(f"{key}={value!r}" for key, value in ours.kwargs.items())])
+        raise Mistake(
+            f"{name} is an op of ours too, so {name}_forward was called with our inputs, {given}: {error}; "
+            f"def {name}_inputs(rng) gives it inputs of its own"
+        ) from error
+    except ValueError:  # what is written in C may have no signature; calling it will tell
+        return
+
+
+def own_problem(module: ModuleType, name: str, pair: tuple[Forward, Backward], seed: int, reproduce: str) -> Problem:
+    """Return the Problem at what NAME_inputs(rng) gives. Raises Mistake."""
+    inputs = own_inputs(module, name, seed)
+    try:
+        return prepare(*pair, inputs, seed=seed, target=name, reproduce=reproduce)
+    except ValueError as error:
+        raise Mistake(f"{name}_inputs(rng) gives nothing to check: {error}") from error
+
+
 def own_inputs(module: ModuleType, name: str, seed: int) -> tuple:
     """Return what NAME_inputs(rng) gives, as a tuple. Raises Mistake."""
     try:
         inputs = getattr(module, f"{name}_inputs")(np.random.default_rng(seed))
     except FAILURES as error:
         raise Mistake(f"{name}_inputs(rng) raises {type(error).__name__}: {error}") from error
+    if inputs is None:
+        raise Mistake(f"{name}_inputs(rng) returns None; it must return the inputs of {name}_forward")
     return tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
 
 

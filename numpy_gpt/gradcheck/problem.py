@@ -78,8 +78,14 @@ class Problem:
         found = list(result) if isinstance(result, (tuple, list)) else [result]
         if len(found) != len(self.differentiable):
             expected = ", ".join(f"d{self.names[number]}" for number in self.differentiable)
+            numbers = "".join(
+                f"; {name} = {x!r} is no array, so it has no gradient"
+                for name, x in zip(self.names, self.inputs)
+                if isinstance(x, float)
+            )
             raise TypeError(
-                f"{title(self.backward)} returned {len(found)} gradients for {len(self.differentiable)}: {expected}"
+                f"{title(self.backward)} returned {len(found)} gradients for {len(self.differentiable)}: "
+                f"{expected}{numbers}"
             )
         return found
 

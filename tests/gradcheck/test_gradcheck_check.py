@@ -417,6 +417,8 @@ def test_missing_gradients_leave_the_others_checked():
     assert "None" in report.failures[0].note
     report = check(forward, lambda dout, cache: dout * cache[1], X, X + 1)
     assert "returned 1 gradients for 2: dx, dy" in report.failures[0].note
+    report = check(lambda x, a: (a * x, a), lambda dout, a: (a * dout, 0.0), X, 2.0)
+    assert "returned 2 gradients for 1: dx; a = 2.0 is no array, so it has no gradient" in report.failures[0].note
     report = check(forward, lambda dout, cache: {"x": dout * cache[1]}, X, X + 1)
     assert "returned x by name; wanted are dx, dy" in report.failures[0].note
 

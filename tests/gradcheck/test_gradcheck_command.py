@@ -114,6 +114,43 @@ def test_a_mistake_is_2_and_one_line(ops_file, capsys, target, words):
     assert captured.err.count("\n") == 1
 
 
+LIKE_OURS = """
+import numpy as np
+
+def linear_forward(x, W):
+    return x @ W, (x, W)
+
+def linear_backward(dy, cache):
+    x, W = cache
+    return dy @ W.T, x.T @ dy
+
+def linear_inputs(rng):
+    return rng.standard_normal((3, 4)), rng.standard_normal((4, 2))
+"""
+
+
+def test_an_op_named_like_ours_with_other_inputs(ops_file, capsys):
+    assert command([f"{ops_file(LIKE_OURS)}:linear"]) == 0
+    assert command([f"{ops_file(LIKE_OURS.partition('def linear_inputs')[0])}:linear"]) == 2
+    error = capsys.readouterr().err
+    assert "linear_forward was called with our inputs, x, W, b: too many positional arguments" in error
+    assert "def linear_inputs(rng) gives it inputs of its own" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ("None", "linear_inputs(rng) returns None; it must return the inputs of linear_forward"),
+        ("1, 2", "linear_inputs(rng) gives nothing to check: none of the inputs x, W is a floating-point array"),
+    ],
+)
+def test_inputs_that_are_none(ops_file, capsys, inputs, words):
+    text = LIKE_OURS.partition("    return rng")[0] + f"    return {inputs}\n"
+    assert command([f"{ops_file(text)}:linear"]) == 2
+    assert words in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "text", ["\ndef f(:\n", "\nraise SystemExit(0)\n", "\nimport nothing_of_this_name\n", "def f():\n    1 / 0\nf()\n"]
 )
