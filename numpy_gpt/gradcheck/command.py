@@ -75,8 +75,12 @@ def collect(targets: Sequence[str], seed: int, number: int, console: Any) -> Rep
         raise Mistake(f"--seed and --fuzz must be at least 0, got {seed} and {number}")
     if number and files:
         raise Mistake(f"--fuzz draws shapes for ops of ours alone, not for {files[0]}")
-    reports = [check_file(target, seed) for target in files]
+    reports = []
     with progress_on(console) as progress:
+        for k, target in enumerate(files):
+            if progress is not None:
+                progress(target, k, len(files))
+            reports.append(check_file(target, seed))
         try:
             if number:
                 reports.append(fuzz(number, seed, ours or tuple(CASES), progress))

@@ -4,11 +4,13 @@ import json
 import os
 import re
 import sys
+from contextlib import contextmanager
 from html.parser import HTMLParser
 
 import pytest
 
 from numpy_gpt.gradcheck import Report, check_model, command
+from numpy_gpt.gradcheck.command import collect
 
 suite_module = sys.modules["numpy_gpt.gradcheck.suite"]  # the package has a function of that name
 
@@ -81,6 +83,22 @@ def test_a_students_file_with_our_inputs(ops_file, capsys):
 
 def test_a_students_file_with_its_own_inputs(ops_file):
     assert command([f"{ops_file()}:cube"]) == 0
+
+
+def test_a_students_file_shows_progress(ops_file):
+    told = []
+
+    class Terminal:
+        @contextmanager
+        def status(self, text):
+            yield self
+
+        def update(self, text):
+            told.append(text)
+
+    path = ops_file()
+    assert collect([f"{path}:gelu", f"{path}:cube"], 0, 0, Terminal()).ok
+    assert told == [f"1 of 2  {path}:gelu", f"2 of 2  {path}:cube"]
 
 
 def test_a_students_file_is_held_to_other_inputs_of_ours(ops_file, capsys):
