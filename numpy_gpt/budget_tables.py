@@ -86,9 +86,8 @@ def flops_table(counted: dict[str, Any]) -> Table:
         times = f"{op['times']} ×" if op["part"] == "block" else ""
         ratio = f"{backward / forward:.2f}" if forward else ""
         intensity = f"{(forward + backward) / moved:.1f}"
-        what = (
-            f"{op['name']}  {op['formula']}" if op["op"] == "layernorm" else op["formula"]
-        )  # one formula, three places
+        is_norm = op["op"] == "layernorm"  # one formula in three places
+        what = f"{op['name']}  {op['formula']}" if is_norm else op["formula"]
         table.add_row(times, what, f"{forward:,}", f"{backward:,}", ratio, intensity)
     forward, backward, D = flops["forward"], flops["backward"], counted["B"] * counted["T"]
     ratio, intensity = f"{backward / forward:.2f}", f"{flops['intensity']:.1f}"
