@@ -5,12 +5,15 @@ import os
 import re
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
-from numpy_gpt.gradcheck import Report, check_model, command
+from numpy_gpt.gradcheck import Report, Verdict, check_model, command, suite
 from numpy_gpt.gradcheck.command import collect
+from numpy_gpt.gradcheck.models import CONFIGS
+from numpy_gpt.gradcheck.table import plain
 
 suite_module = sys.modules["numpy_gpt.gradcheck.suite"]  # the package has a function of that name
 
@@ -278,6 +281,43 @@ def test_html_is_well_formed_and_escaped():
     assert parser.open == []
     report.lines[0].note = '<script>"'
     assert "<script>" not in report._repr_html_()
+
+
+@pytest.fixture(scope="module")
+def model_report():
+    return check_model(CONFIGS["model_post"])
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+@pytest.mark.parametrize("what", ["one target", "a failure", "the model", "several"])
+def test_nothing_is_cut(model_report, what, width):
+    report = model_report if what == "the model" else suite(0, ["attend", "cross_entropy_blocked"])
+    if what in ("one target", "a failure"):
+        report.lines = [line for line in report.lines if line.target == "attend"]
+    if what == "a failure":
+        report.lines[0] = replace(report.lines[0], verdict=Verdict.INCONCLUSIVE, index=(1, 2, 4, 3))
+        report.lines[1] = replace(report.lines[1], verdict=Verdict.VACUOUS, expected=True)
+    table = plain(report, width).partition("\n\n")[0].splitlines()
+    assert max(map(len, table)) <= width
+    assert "…" not in "".join(table)
+    words = " ".join(table).split()
+    names = [word for line in report.lines for word in f"{line.name} {line.check}".split()]
+    if what == "several":
+        assert {"attend", "cross_entropy_blocked"} <= set(words)
+        assert words.count("PASS") == 2
+        return
+    assert set(names) <= set(words)
+    for verdict in Verdict:
+        assert words.count(verdict) == sum(line.verdict is verdict for line in report.lines)
+    if "difference" in words:
+        assert words.count("0.0e+00") >= sum(line.worst == 0 for line in report.lines)
+    assert ("difference" in words) or (what, width) == ("the model", 60)
+
+
+def test_narrower_than_any_table(model_report):
+    lines = plain(model_report, 20).splitlines()
+    assert "…" not in "".join(lines)
+    assert sum(line.rstrip().endswith("PASS") for line in lines) == len(model_report.lines)
 
 
 def test_fuzz(capsys):
