@@ -1,5 +1,6 @@
 import ast
 import inspect
+import os
 import re
 
 import numpy as np
@@ -493,6 +494,46 @@ def test_start_never_overwrites(folder):
     assert exercises.start("gelu", folder / "other.py") == 0
     with pytest.raises(ValueError, match="cannot write"):
         exercises.start("gelu", folder / "no folder" / "gelu.py")
+
+
+def test_start_writes_only_what_can_be_checked(folder):
+    with pytest.raises(ValueError, match=r"--out zz\.txt: .* must end in \.py"):
+        exercises.start("gelu", "zz.txt")
+    assert list(folder.iterdir()) == []
+
+
+def test_commands_name_the_file_as_a_shell_takes_it(folder, capsys):
+    assert exercises.start("gelu", "my gelu.py") == 0
+    command = "numpy-gpt exercise check 'my gelu.py'"
+    assert f"    {command}\n" in (folder / "my gelu.py").read_text(encoding="utf-8")
+    assert exercises.check("my gelu.py") == 1
+    told = capsys.readouterr().out
+    assert f"    {command}\n" in told
+    assert f"A hint: {command} --hint 1" in told
+    assert exercises.check(answered(folder, "gelu", ["return dy"]).rename(folder / "my gelu.py")) == 1
+    assert f"reproduce       numpy-gpt exercise check '{folder}/my gelu.py'" in capsys.readouterr().out
+
+
+def test_check_by_name(folder, capsys):
+    with pytest.raises(ValueError, match=r"no file gelu\.py"):
+        exercises.check("gelu")
+    exercises.start("gelu")
+    assert exercises.check("gelu") == 1
+    assert "numpy-gpt exercise check gelu.py --hint 1" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits the size of files")
+def test_a_stub_is_written_whole_or_not_at_all(folder):
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(ValueError, match=r"cannot write gelu\.py: File too large"):
+            exercises.start("gelu")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(folder.iterdir()) == []
 
 
 def test_start_names_the_exercises_there_are():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -49,26 +50,42 @@ def files_here(folder: Path) -> dict[str, list[str]]:
 
 
 def start(name: str, out: str | Path | None = None) -> int:
-    """Write the stub of an exercise to out, by default NAME.py. Raises ValueError where that file exists."""
+    """Write the stub of an exercise to out, by default NAME.py.
+
+    Raises ValueError where that file exists, or cannot be written, or could not be checked.
+    """
     item = exercise(name)
-    text = item.stub()
     path = Path(f"{name}.py" if out is None else out)
+    if path.suffix != ".py":
+        raise ValueError(f"--out {path}: the name of a Python file must end in .py")
+    text = item.stub().replace(f"exercise check {name}.py", f"exercise check {shlex.quote(path.name)}")
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+        write_new(path, text)
     except FileExistsError as error:
         raise ValueError(f"{path} exists already and is left as it is; --out FILE writes another") from error
     except OSError as error:
         raise ValueError(f"cannot write {path}: {error.strerror}") from error
     console = new_console(markup=True)
     say(console, f"Wrote {path}. Write {item.function} in it, {item.place}, then:")
-    say(console, f"    numpy-gpt exercise check {path}")
+    say(console, f"    numpy-gpt exercise check {shlex.quote(str(path))}")
     return 0
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write text to a new file at path, whole or not at all. Raises OSError."""
+    file = path.open("x", encoding="utf-8")  # whatever stands there stays
+    try:
+        with file:
+            file.write(text)
+    except BaseException:
+        path.unlink()
+        raise
 
 
 def check(file: str | Path, hint: int = 0) -> int:
     """Check a student's file and print what was found; return 0 where it is solved, 1 where it is not yet.
 
+    file  or the name of an exercise, whose NAME.py is then checked
     hint  1, 2 or 3: also print so many hints if it is not
 
     Raises ValueError for a file that cannot be imported, or that is no exercise.
@@ -77,6 +94,8 @@ def check(file: str | Path, hint: int = 0) -> int:
 
     if hint not in range(4):
         raise ValueError(f"--hint must be 1, 2 or 3, got {hint}")
+    if str(file) in EXERCISES and not Path(file).is_file():
+        file = f"{file}.py"
     module = load(Path(file))
     item = exercise_of(module, file)
     console = new_console(markup=True)
@@ -86,7 +105,7 @@ def check(file: str | Path, hint: int = 0) -> int:
         say(console, f"{reason}.", "bold red")
     else:
         for line in report.lines:
-            line.reproduce = f"numpy-gpt exercise check {file}"
+            line.reproduce = f"numpy-gpt exercise check {shlex.quote(str(file))}"
         show(report, console)
         if report.ok:
             say(console, f"{item.function} is right.", "bold green")
@@ -111,7 +130,8 @@ def show_hints(console: Console, item: Exercise, hint: int, file: str | Path) ->
     for number, text in enumerate(item.hints[:hint], start=1):
         say(console, f"\nHint {number}: {text}")
     if hint < len(item.hints):
-        say(console, f"\n{'The next' if hint else 'A'} hint: numpy-gpt exercise check {file} --hint {hint + 1}")
+        command = f"numpy-gpt exercise check {shlex.quote(str(file))} --hint {hint + 1}"
+        say(console, f"\n{'The next' if hint else 'A'} hint: {command}")
     else:
         say(console, f"\nThe answer stands in {item.answer.replace('.', '/')}.py.")
 

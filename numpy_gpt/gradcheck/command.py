@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -121,7 +122,7 @@ def check_file(target: str, seed: int) -> Report:
     if missing:
         raise Mistake(f"{path_text} has no {' and no '.join(missing)}; it has {pairs or 'no NAME_forward'}")
     pair = (getattr(module, f"{name}_forward"), getattr(module, f"{name}_backward"))
-    reproduce = f"numpy-gpt gradcheck {target} --seed {seed}"
+    reproduce = f"numpy-gpt gradcheck {shlex.quote(target)} --seed {seed}"
     if hasattr(module, f"{name}_inputs"):
         return run(own_problem(module, name, pair, seed, reproduce))
     if name in CASES:
