@@ -454,10 +454,9 @@ def test_each_mistake_of_adamw_has_a_result_of_its_own(mistake):
     [
         ("grads.flat *= scale", "update wrote into grads"),
         ("self.t += 1", "after 5 updates self.t is 10"),
-        ("self.m.flat = m = self.m.flat.copy()", "self.m.flat is a new array: write into the old one"),
     ],
 )
-def test_adamw_must_leave_the_gradients_count_and_keep_its_storage(folder, line, note):
+def test_adamw_must_leave_the_gradients_and_count(folder, line, note):
     report = checked(adamw(folder, first=f"g = grads.flat\n        {line}"))
     assert note in [line.note for line in report.failures]
 
