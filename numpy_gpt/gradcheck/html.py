@@ -16,7 +16,8 @@ COLOURS = {
     Verdict.VACUOUS: "#9a6700",
     Verdict.SKIPPED: "#6e7781",
 }
-COLUMNS = ("target", "tensor", "check", "difference", "relative", "of tolerance", "verdict")
+COLUMNS = ("tensor", "check", "difference", "relative", "of tolerance", "verdict")
+LEFT = "text-align:left;padding:2px 10px"  # a notebook's own style aligns right
 CELL = 14  # pixels
 MOST_CELLS = 64  # along an axis
 
@@ -31,40 +32,46 @@ def page(report: Report) -> str:
 
 def fragment(report: Report) -> str:
     """Return the failures with their heat maps, the table, and the heat maps of the rest, folded away."""
-    head = "".join(f"<th style='text-align:left;padding:2px 10px'>{column}</th>" for column in COLUMNS)
-    rows = "\n".join(row(line) for line in report.lines)
+    head = "".join(f"<th style='{LEFT}'>{column}</th>" for column in COLUMNS)
+    rows = "\n".join(group(report, target) for target in report.targets)
     notices = "".join(f"<p>Notice: {html.escape(notice)}</p>" for notice in report.notices)
     failures = "\n".join(failure(line) for line in report.failures)
     others = "\n".join(heat_map(line) for line in report.lines if line.ok and line.check == "differences")
     colour = COLOURS[Verdict.PASS if report.ok else Verdict.WRONG]
     return (
-        f"<div style='font-family:sans-serif;font-size:14px'>"
+        f"<div style='font-family:sans-serif;font-size:14px'><h1 style='font-size:18px'>Gradient check</h1>"
         f"<p style='color:{colour};font-weight:bold'>{html.escape(summary(report))}</p>{notices}{failures}"
-        f"<table style='border-collapse:collapse'><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table>"
+        f"<table style='border-collapse:collapse'><thead><tr>{head}</tr></thead>\n{rows}</table>"
         + (f"<details><summary>Where the differences lie</summary>{others}</details>" if others.strip() else "")
         + "</div>"
     )
 
 
+def group(report: Report, target: str) -> str:
+    """Return the rows of one target, below its name."""
+    heading = f"<tr><th colspan='{len(COLUMNS)}' style='{LEFT};padding-top:10px'>{html.escape(target)}</th></tr>"
+    rows = "\n".join(row(line) for line in report.lines if line.target == target)
+    return f"<tbody>{heading if target else ''}\n{rows}</tbody>"
+
+
 def row(line: Line) -> str:
     cells = (
-        line.target,
         line.name,
         line.check,
         number(line.worst),
         number(line.relative),
         number(line.share),
     )
-    text = "".join(f"<td style='padding:2px 10px'>{html.escape(cell)}</td>" for cell in cells)
+    text = "".join(f"<td style='{LEFT}'>{html.escape(cell)}</td>" for cell in cells)
     colour = COLOURS[Verdict.PASS if line.ok and line.verdict is not Verdict.SKIPPED else line.verdict]
     note = html.escape(line.note, quote=True)
-    return f"<tr>{text}<td style='padding:2px 10px;color:{colour}' title=\"{note}\">{line.verdict}</td></tr>"
+    return f"<tr>{text}<td style='{LEFT};color:{colour}' title=\"{note}\">{line.verdict}</td></tr>"
 
 
 def failure(line: Line) -> str:
     """Return a failed line's message, with the picture of its errors."""
-    message = f"<pre style='color:{COLOURS[line.verdict]};white-space:pre-wrap'>{html.escape(line.message())}</pre>"
-    return message + heat_map(line)
+    style = f"font-family:monospace;color:{COLOURS[line.verdict]};white-space:pre-wrap"
+    return f"<pre style='{style}'>{html.escape(line.message())}</pre>" + heat_map(line)
 
 
 def heat_map(line: Line) -> str:

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
-from numpy_gpt.gradcheck import Report, Verdict, check_model, command, suite
+from numpy_gpt.gradcheck import Report, Verdict, check, check_model, command, suite
 from numpy_gpt.gradcheck.command import collect
 from numpy_gpt.gradcheck.models import CONFIGS
 from numpy_gpt.gradcheck.table import plain
@@ -272,6 +273,26 @@ def test_html_has_a_heat_map(ops_file, tmp_path):
     assert "|analytic − numeric|" in text
     marked = re.findall(r'stroke="black"><title>(.*?):', text)
     assert marked == re.findall(r">WRONG  cube (dx\S+ \S+\])  \((?:differences|complex step)", text)
+
+
+def test_html_looks_the_same_in_a_notebook():
+    """There a notebook's own style makes <pre> proportional in a <div> of another font, and aligns cells right."""
+    text = check(lambda x: (x * x, x), lambda dy, x: x * dy, np.ones(3))._repr_html_()
+    assert "<h1" in text
+    for tag, style in (("pre", "font-family:monospace"), ("td", "text-align:left"), ("th", "text-align:left")):
+        tags = re.findall(f"<{tag}[ >].*?>", text)
+        assert tags
+        assert all(style in found for found in tags), tags
+
+
+def test_html_groups_rows_by_target():
+    report = suite(0, ["softmax", "head"])
+    text = report._repr_html_()
+    groups = re.findall(r"<tbody>(.*?)</tbody>", text, re.DOTALL)
+    for target, group in zip(["softmax", "head"], groups, strict=True):
+        assert group.startswith("<tr><th colspan='6'")
+        assert group.count(f">{target}</th>") == 1
+        assert group.count("<tr>") == 1 + sum(line.target == target for line in report.lines)
 
 
 def test_html_is_well_formed_and_escaped():
