@@ -1,10 +1,12 @@
 import ast
 import inspect
+import io
 import os
 import re
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from numpy_gpt import AdamW, Config, Model, exercises
 from numpy_gpt.exercises import EXERCISES, NotYet
@@ -483,6 +485,18 @@ def test_list(folder, capsys):
         assert item.section in " ".join(row)
         assert item.place in item.stub()
     assert any(row.strip().startswith("gelu ") and "again.py, gelu.py" in row for row in rows)
+
+
+def test_list_on_a_narrow_terminal(folder, monkeypatch):
+    exercises.start("gelu")
+    text = io.StringIO()
+    monkeypatch.setattr("numpy_gpt.exercises.command.new_console", lambda markup: Console(file=text, width=60))
+    exercises.list_exercises()
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= 60
+    assert "…" not in text.getvalue()
+    words = text.getvalue().split()
+    assert {name for item in EXERCISES.values() for name in (item.name, item.function)} <= set(words)
 
 
 def test_start_never_overwrites(folder):

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..gradcheck.command import load
-from ..terminal import new_console
+from ..terminal import new_console, new_table, print_table
 from .catalogue import EXERCISES, exercise
 from .exercise import Contest, Exercise, NotYet, rehearsal
 
@@ -26,15 +26,14 @@ GROWTH = 32  # a full contest takes up to so many times as long as a brief one
 
 def list_exercises() -> int:
     """Print every exercise, its place in the lesson, what to write, and the files of it in this folder."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table("exercise", "lesson", "to write", "here already", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = new_table("", "exercise", "lesson", "to write", "here already", right=0)
+    for column in table.columns:
+        column.no_wrap = column.header in ("exercise", "to write")
     here = files_here(Path())
     for name, item in EXERCISES.items():
         table.add_row(name, item.section, item.function, ", ".join(here.get(name, [])))
     console = new_console(markup=True)
-    console.print(table)
+    print_table(console, table)
     say(console, "numpy-gpt exercise start NAME writes NAME.py; numpy-gpt exercise check NAME.py checks it.")
     return 0
 

@@ -44,7 +44,7 @@ def check(
     """Check backward against forward at inputs: every element of every gradient, and the op's contract.
 
         out, cache = forward(*inputs, **kwargs)
-        grads      = backward(dout, cache)       in the order of the floating-point inputs
+        grads      = backward(dout, cache)       in the order of the floating-point inputs, or by name: {"dx": ...}
 
     seed        decides the upstream gradient, standard normal, and every other draw
     wrt         names or numbers of the inputs to check; default: every floating-point one
