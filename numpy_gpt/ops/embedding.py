@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from ..backend import Array, array_module, scatter_add
 from .checks import check_axes, check_floating, check_ids, check_shape
 
@@ -15,7 +13,7 @@ def embedding_forward(idx: Array, W_te: Array, W_pe: Array) -> tuple[Array, tupl
     FLOPs: d a token forward (one addition), 2d backward. Lesson §1; Radford et al., 2019.
 
     Raises ValueError for ids that are not integers in 0 <= id < V (naming the first bad
-    position and value), for T > T_max, and for tables of other shapes or of two precisions.
+    position and value), for T = 0 and T > T_max, and for tables of other shapes or of two precisions.
     """
     check_floating(W_te=W_te, W_pe=W_pe)
     check_axes(W_te, "W_te", "V", "d")
@@ -23,8 +21,8 @@ def embedding_forward(idx: Array, W_te: Array, W_pe: Array) -> tuple[Array, tupl
     (V, d), T_max = W_te.shape, len(W_pe)
     check_shape(W_pe, (T_max, d), "W_pe", f"W_te {W_te.shape}")
     idx = check_ids(idx, V, "idx")
-    if idx.ndim == 0:
-        raise ValueError("idx must be (..., T), got shape ()")
+    if idx.ndim == 0 or idx.shape[-1] == 0:
+        raise ValueError(f"idx must be (..., T) with T >= 1, got shape {idx.shape}")
     T = idx.shape[-1]
     if T > T_max:
         raise ValueError(f"idx has T = {T} positions, more than T_max = {T_max}")
@@ -49,7 +47,7 @@ def embedding_backward(dx: Array, cache: tuple, out: tuple = (None, None)) -> tu
     dW_te = xp.empty(te_shape, dx.dtype) if out[0] is None else out[0]
     dW_pe = xp.empty(pe_shape, dx.dtype) if out[1] is None else out[1]
     # pos = W_pe[:T], broadcast over the batch
-    dW_pe[:T] = dx.reshape(math.prod(dx.shape[:-2]), T, d).sum(axis=0)
+    dW_pe[:T] = dx.reshape(-1, T, d).sum(axis=0)
     dW_pe[T:] = 0
     # tok = W_te[idx]; an id that stands in several places gets the sum
     dW_te[...] = 0

@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 from helpers import random_array
@@ -196,9 +198,18 @@ def test_every_op_refuses_two_precisions(name, number):
         getattr(ops, name)(*inputs)
 
 
-def test_one_id_alone_has_no_position():
-    with pytest.raises(ValueError, match=r"^idx must be \(\.\.\., T\), got shape \(\)$"):
-        ops.embedding_forward(np.array(3), np.ones((7, 4)), np.ones((5, 4)))
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0)])
+def test_ids_without_a_position_are_refused(shape):
+    with pytest.raises(
+        ValueError, match=rf"^idx must be \(\.\.\., T\) with T >= 1, got shape {re.escape(str(shape))}$"
+    ):
+        ops.embedding_forward(np.zeros(shape, int), np.ones((7, 4)), np.ones((5, 4)))
+
+
+def test_no_row_at_all_is_an_empty_batch():
+    x, cache = ops.embedding_forward(np.zeros((0, 3), int), np.ones((7, 4)), np.ones((5, 4)))
+    assert x.shape == (0, 3, 4)
+    assert not any(gradient.any() for gradient in ops.embedding_backward(x, cache))
 
 
 def test_another_gelu_is_refused():

@@ -139,12 +139,3 @@ def test_a_sequence_longer_than_the_table_is_an_error(xp):
     embedding_forward(xp.zeros((2, 6), dtype=int), W_te, W_pe)
     with pytest.raises(ValueError, match="T = 7 positions, more than T_max = 6"):
         embedding_forward(xp.zeros((2, 7), dtype=int), W_te, W_pe)
-
-
-def test_no_position_at_all():
-    x, cache = embedding_forward(np.zeros((2, 0), int), np.ones((5, 3)), np.ones((4, 3)))
-    assert x.shape == (2, 0, 3)
-    dW_te, dW_pe = embedding_backward(x, cache)
-    assert dW_te.shape == (5, 3)
-    assert not dW_te.any()
-    assert not dW_pe.any()
