@@ -145,9 +145,7 @@ class Model:
         Raises ValueError where they are another model's.
         """
         config = self.config
-        g = self.params.zeros_like() if grads is None else grads
-        if g.shapes != self.params.shapes:
-            raise ValueError(f"grads, {g}, are not shaped as the model's parameters, {self.params}")
+        g = self._room_for_grads(grads)
         cache_embedding, cache_blocks, cache_ln_f, cache_head = cache
         dx, _ = head_backward(dlogits, cache_head, out=g["W_te" if config.tie else "W_head"])  # (B, T, d)
         dx, _, _ = layernorm_backward(dx, cache_ln_f, out=(g["ln_f.gamma"], g["ln_f.beta"]))  # (B, T, d)
@@ -160,6 +158,13 @@ class Model:
         else:
             embedding_backward(dx, cache_embedding, out=(g["W_te"], g["W_pe"]))
         return g
+
+    def _room_for_grads(self, grads: Parameters | None) -> Parameters:
+        if grads is None:
+            return self.params.zeros_like()
+        if grads.shapes != self.params.shapes:
+            raise ValueError(f"grads, {grads}, are not shaped as the model's parameters, {self.params}")
+        return grads
 
     def loss_forward(self, idx: Array, targets: Array | None = None) -> tuple[Array, tuple]:
         """Return the mean cross-entropy of predicting targets from idx, in nats, and its cache.
