@@ -240,10 +240,16 @@ def elsewhere(problem: Problem) -> list[Line]:
 
 def float64_throughout(problem: Problem, sides: Sides) -> Line:
     """The forward computes in float64: rounding to float32 on the way would leave 1e-3 of a slope, or less."""
-    walk, _ = through(problem, draw(problem, problem.wrt, problem.rng("roughness")))
+    directions = draw(problem, problem.wrt, problem.rng("roughness"))
+    walk, _ = through(problem, {number: v * at_most_1(problem.inputs[number]) for number, v in directions.items()})
     found, speed = roughness(walk, sides.y, sides.u)
     rough = found > ROUGH + SAFETY * EPS * largest(problem.inputs[number] for number in problem.wrt) * speed
     note = f"the forward moves in jumps, {found:.1g} of its size: does it compute in float32, round, or draw at random?"
     return Line(
         "out", "float64 throughout", Verdict.INCONCLUSIVE if rough else Verdict.PASS, note=note if rough else ""
     )
+
+
+def at_most_1(x: np.ndarray) -> float:
+    """Return the largest magnitude of small inputs, on whose length a forward may bend; else 1."""
+    return min(1.0, float(np.abs(x[np.isfinite(x)]).max(initial=0))) or 1.0

@@ -16,6 +16,9 @@ EPS = float(np.finfo(np.float64).eps)
 BASE_STEP = (3 * EPS) ** (1 / 3)  # ≈ 8.7e-6: where truncation h²/6 and rounding ε/h are about equal
 QUICK = (1.0, 2.0)  # in base steps
 THOROUGH = tuple(2.0**k for k in range(-4, 8))
+FAR_AND_NEAR = tuple(2.0**k for k in range(-28, 15))  # from 3e-14, for inputs near 1e-8, to 0.14, for what saturates
+SETTLED = 1e-6  # of itself: a slope that is known less well deserves the far and the near steps
+IN_VAIN = 4  # elements for which those steps find nothing better: they are not tried on more
 OTHERS = 1.3
 MOST_OCTAVES = 20  # that steps shrink for a large number: the smallest still moves it by thousands of its roundings
 COMPLEX_STEP = 1e-20  # its square is nothing beside 1, and far from underflow
@@ -36,6 +39,7 @@ class Slope(NamedTuple):
     left: float  # the one-sided slopes
     right: float
     kink: bool  # they do not meet as the step shrinks; then the error is that of the slopes
+    rounding: float  # of the sum whose slope it is
 
 
 class Estimates(NamedTuple):
@@ -46,20 +50,24 @@ class Estimates(NamedTuple):
     left: np.ndarray
     right: np.ndarray
     kink: np.ndarray
+    rounding: np.ndarray
 
 
 class NotAnalytic(Exception):
     """The forward is not analytic, or drops the imaginary part: its complex step means nothing."""
 
 
-def slope(walk: Walk, y: np.ndarray, u: np.ndarray, size: float, multiples: Sequence[float]) -> Slope:
+def slope(
+    walk: Walk, y: np.ndarray, u: np.ndarray, size: float, multiples: Sequence[float], unseen: float = 0.0
+) -> Slope:
     """Return d⟨u, f⟩/dt at t = 0 from central differences, extrapolated; the steps are size times multiples.
 
         D(h) = ⟨u, f(h) − f(−h)⟩ / (h₊ − h₋)          h± the steps really made, after rounding
         T[k][m] = (4ᵐ T[k][m−1] − T[k+1][m−1]) / (4ᵐ − 1),   T[k][0] = D(hₖ),  hₖ₊₁ = 2hₖ
 
-    The outputs are subtracted before they are projected, so that all that did not move cancels
-    exactly; where nothing moved, it may have by half a rounding. The entry T of least estimated
+    The outputs are subtracted before they are projected, so that all that no step moves cancels
+    exactly; where nothing moved, it may have by half a rounding. unseen is the least rounding of
+    ⟨u, f⟩: an output of 1 that moves by 1e-17 stands still. The entry T of least estimated
     error wins; its error is its distance from the two entries it came from, plus the rounding of
     D(hₖ), plus the jump at its steps:
 
@@ -72,25 +80,32 @@ def slope(walk: Walk, y: np.ndarray, u: np.ndarray, size: float, multiples: Sequ
     Numerical Recipes, §5.7.
     """
     steps = [size * multiple for multiple in multiples]
-    D, left, right, rounding = [], [], [], []
-    weight = np.abs(u) * np.abs(y)
-    unseen = 0.5 * weight.max(initial=0, where=np.isfinite(weight))
+    D, left, right, shifts = [], [], [], []
+    moved = np.zeros(y.shape, bool)
     for h in steps:
         up, h_up = walk(h)
         down, h_down = walk(-h)
         D.append(float(u @ (up - down)) / (h_up - h_down))
         right.append(float(u @ (up - y)) / h_up)
         left.append(float(u @ (down - y)) / h_down)
-        moved = (up != y) | (down != y)
-        rounding.append(EPS * float(weight[moved].sum() if moved.any() else unseen) / h)
+        moved |= (up != y) | (down != y)
+        if len(steps) > 7:
+            shifts.append((np.abs(up - y), np.abs(down - y)))
     bend = [b - a for a, b in zip(left, right)]
     jump = [abs(2 * near - far) for near, far in pairwise(bend)]
+    weight = np.abs(u) * np.abs(y)
+    if moved.any():
+        least = EPS * float(weight[moved].sum())
+    else:
+        least = 0.5 * EPS * float(weight.max(initial=0, where=np.isfinite(weight)))
+    least = max(least, unseen)
     if len(steps) > 7:
-        measured = measured_rounding(D, jump, steps)
-        rounding = [max(bound, measured / h) for bound, h in zip(rounding, steps)]
+        least = max(least, stairs(shifts, u))
+    measured = measured_rounding(D, jump, steps) if len(steps) > 7 else 0.0
+    rounding = [max(least, measured) / h for h in steps]
     value, error, k, jumped = extrapolate(D, rounding, jump)
     kink = jumped > max(0.5 * error, 20 * rounding[k], 1e-5 * abs(left[k]), 1e-5 * abs(right[k]))
-    return Slope(value, error - jumped if kink else error, left[k], right[k], kink)
+    return Slope(value, error - jumped if kink else error, left[k], right[k], kink, least)
 
 
 def measured_rounding(D: Sequence[float], jump: Sequence[float], steps: Sequence[float]) -> float:
@@ -103,6 +118,19 @@ def measured_rounding(D: Sequence[float], jump: Sequence[float], steps: Sequence
     R = [(4 * near - far) / 3 for near, far in pairwise(D)]
     stairs = max((abs(R[k] - R[k + 1]) - 2 * max(jump[k : k + 3])) * steps[k] for k in range(5))
     return max(stairs, float(np.median([jump[k] * steps[k] for k in range(6)])))
+
+
+def stairs(shifts: Sequence[tuple[np.ndarray, np.ndarray]], u: np.ndarray) -> float:
+    """Return the rounding of ⟨u, f⟩ that outputs show which stand still for small steps, then move to both sides.
+
+    The first move is a stair; of a smooth output half of it would have been seen at half the step.
+    """
+    stair, still = np.zeros(u.shape), (shifts[0][0] == 0) | (shifts[0][1] == 0)
+    for up, down in shifts[1:]:
+        first = still & (up > 0) & (down > 0)
+        stair[first] = np.maximum(up, down)[first]
+        still &= ~first
+    return float(np.abs(u) @ stair)
 
 
 def extrapolate(
@@ -124,7 +152,7 @@ def extrapolate(
             entries.append((value, error, k, jumped))
     best = (D[0], np.inf, 0, 0.0)
     for entry in sorted(entries, key=lambda entry: entry[2]):
-        if entry[1] < best[1] and not abs(entry[0] - best[0]) > SAFETY * best[1]:
+        if entry[1] < best[1] and not abs(entry[0] - best[0]) > SAFETY * (best[1] - best[3]):
             best = entry
     return best
 
@@ -149,8 +177,35 @@ def step_sizes(x: np.ndarray) -> np.ndarray:
     return BASE_STEP * np.maximum(1, np.minimum(np.abs(x), spread))
 
 
+def far_and_near(size: float) -> Sequence[float]:
+    """Return the multiples of a step size for what the thorough ones leave unsettled."""
+    least = min(FAR_AND_NEAR[0], thorough(size)[0])
+    return [2.0**k for k in range(round(math.log2(least)), round(math.log2(FAR_AND_NEAR[-1])) + 1)]
+
+
+def forgiving(walk: Walk, y: np.ndarray, size: float) -> Walk:
+    """Return walk with NaN for the outputs where the forward refuses a step beyond the thorough ones."""
+
+    def walk_or_nan(t: float) -> tuple[np.ndarray, float]:
+        try:
+            return walk(t)
+        except FAILURES:
+            if abs(t) <= size * THOROUGH[-1]:
+                raise
+            return np.full(y.shape, np.nan), t
+
+    return walk_or_nan
+
+
 def element_slope(
-    f: Evaluate, x: np.ndarray, i: tuple, y: np.ndarray, u: np.ndarray, size: float, multiples: Sequence[float]
+    f: Evaluate,
+    x: np.ndarray,
+    i: tuple,
+    y: np.ndarray,
+    u: np.ndarray,
+    size: float,
+    multiples: Sequence[float],
+    unseen: float = 0.0,
 ) -> Slope:
     """Return ∂⟨u, f⟩/∂x[i], with steps of size times multiples. x is moved, and put back.
 
@@ -158,25 +213,30 @@ def element_slope(
     """
     here = x[i].copy()
     if not np.isfinite(here):
-        return Slope(0.0, 0.0, 0.0, 0.0, False)
+        return Slope(0.0, 0.0, 0.0, 0.0, False, 0.0)
 
     def walk(t: float) -> tuple[np.ndarray, float]:
         x[i] = here + t
         return f(), float(x[i] - here)
 
     try:
-        found = slope(walk, y, u, size, multiples)
+        found = slope(forgiving(walk, y, size), y, u, size, multiples, unseen)
     finally:
         x[i] = here
     return found
 
 
-def differences(f: Evaluate, x: np.ndarray, y: np.ndarray, u: np.ndarray) -> Estimates:
-    """Return ∂⟨u, f⟩/∂x for every element of x by two central differences and their extrapolation."""
-    estimates = Estimates(*(np.zeros(x.shape, kind) for kind in (float, float, float, float, bool)))
-    sizes = step_sizes(x)
+def differences(
+    f: Evaluate, x: np.ndarray, y: np.ndarray, u: np.ndarray, unseen: np.ndarray | None = None
+) -> Estimates:
+    """Return ∂⟨u, f⟩/∂x for every element of x by two central differences and their extrapolation.
+
+    unseen  the least rounding of ⟨u, f⟩ when that element moves, where known
+    """
+    estimates = Estimates(*(np.zeros(x.shape, kind) for kind in (float, float, float, float, bool, float)))
+    sizes, unseen = step_sizes(x), np.zeros(x.shape) if unseen is None else unseen
     for i in np.ndindex(x.shape):
-        store(estimates, i, element_slope(f, x, i, y, u, float(sizes[i]), QUICK))
+        store(estimates, i, element_slope(f, x, i, y, u, float(sizes[i]), QUICK, float(unseen[i])))
     return estimates
 
 
@@ -202,23 +262,50 @@ def refine(
     estimates: Estimates,
     analytic: np.ndarray,
     doubt: np.ndarray,
+    unseen: np.ndarray | None = None,
 ) -> None:
     """Do the elements of greatest doubt again, each twice; doubt of 1 or less is none.
 
     Twelve step sizes, or more for a large number, and as many that share no power of two with them:
     where rounding moves in stairs, one run's slopes can look perfect by chance, but the two then disagree.
+    What that leaves unsettled gets steps from far to near. Where it is not known which outputs an
+    element moves, each may have moved, unseen.
     """
-    order = np.argsort(-doubt, axis=None, kind="stable")[:MAX_REFINED]
-    far_off = 0
-    for k in order:
+    all_outputs = EPS * float(np.abs(u) @ np.where(np.isfinite(y), np.abs(y), 0))
+    unseen = np.full(x.shape, all_outputs) if unseen is None else unseen
+    order = np.argsort(-doubt, axis=None, kind="stable")
+    far_off, in_vain = 0, 0
+    for n, k in enumerate(order):
         i = np.unravel_index(int(k), x.shape)
         if doubt[i] <= 1 or far_off == ENOUGH:
             return
         size = BASE_STEP * max(1.0, abs(float(x[i])))
-        found = both(*(element_slope(f, x, i, y, u, size * shift, thorough(size)) for shift in (1, OTHERS)))
+        if n >= MAX_REFINED:
+            estimates.error[i] = max(estimates.error[i], unseen[i] / size)
+            continue
+
+        def closer(multiples: Sequence[float], i: tuple = i, size: float = size) -> Slope:
+            shifted = (size, OTHERS * size)
+            return both(*(element_slope(f, x, i, y, u, h, multiples, float(unseen[i])) for h in shifted))
+
+        found = closer(thorough(size))
+        if in_vain < IN_VAIN and not settled(found):
+            closest = closer(far_and_near(size))
+            in_vain += not better(closest, found)
+            found = closest if settled(closest) or not found.kink else found
         store(estimates, i, found)
         gap = abs(analytic[i] - found.value)
         far_off += not found.kink and gap > SAFETY * found.error and gap > 1e-3 * abs(found.value)
+
+
+def settled(found: Slope) -> bool:
+    return not found.kink and found.error <= SETTLED * abs(found.value)
+
+
+def better(closest: Slope, found: Slope) -> bool:
+    """Whether a closer look was worth it."""
+    contradicts = abs(closest.value - found.value) > SAFETY * closest.error
+    return settled(closest) or (not closest.kink and (contradicts or closest.error < 0.1 * found.error))
 
 
 def both(one: Slope, other: Slope) -> Slope:
@@ -274,7 +361,7 @@ def complex_step(f: Evaluate, x: np.ndarray, y: np.ndarray, u: np.ndarray) -> Es
             x[i] = here
         value[i] = u @ moved.imag / COMPLEX_STEP
         error[i] = EPS * (np.abs(u) @ (np.abs(moved.imag) / COMPLEX_STEP + np.abs(y) * (moved.imag != 0)))
-    return Estimates(value, error, value, value, np.zeros(x.shape, bool))
+    return Estimates(value, error, value, value, np.zeros(x.shape, bool), np.zeros(x.shape))
 
 
 def evaluate_complex(f: Evaluate, y: np.ndarray) -> np.ndarray:

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from .compare import doubt
+from .compare import NOISE, doubt
 from .numeric import (
+    BASE_STEP,
+    EPS,
     SAFETY,
     Estimates,
     NotAnalytic,
@@ -18,7 +20,7 @@ from .numeric import (
     jacobian,
     refine,
 )
-from .problem import Problem
+from .problem import Problem, largest
 
 MOST_ENTRIES = 2_000_000  # of a Jacobian that is kept
 
@@ -78,19 +80,37 @@ class Sides:
     def estimates(self, number: int, analytic: np.ndarray) -> tuple[Estimates, Estimates | None, str]:
         """Return real differences, the complex step or None, and why there is none."""
         x = self.inputs[number]
-        real = differences(self.f, x, self.y, self.u)
         imaginary, reason = None, self.not_analytic
         if not reason:
             try:
                 imaginary = complex_step(self.complex_f, self.complex_inputs[number], self.y, self.u)
             except NotAnalytic as error:
                 reason = str(error)
+        unseen = None if imaginary is None else imaginary.error
+        real = differences(self.f, x, self.y, self.u, unseen)
         size = np.abs(real.value).max(initial=0, where=np.isfinite(real.value))
-        refine(self.f, x, self.y, self.u, real, analytic, doubt(analytic, real, imaginary, size))
-        self.found[number] = real.value
+        refine(self.f, x, self.y, self.u, real, analytic, doubt(analytic, real, imaginary, size), unseen)
+        faintest = EPS / 4 * np.abs(self.u * self.y).max(initial=0, where=np.isfinite(self.y))
+        real.error[...] = np.fmax(real.error, faintest)  # the backward rounds, too
         if imaginary is not None:
+            real.error[...] = np.fmax(real.error, self.hidden(x, real, imaginary))
+            imaginary.error[...] = np.fmax(imaginary.error, np.fmax(real.rounding, faintest))
+            scale = max(size, np.abs(analytic).max(initial=0, where=np.isfinite(analytic)))
+            unconfirmed = SAFETY * real.error > NOISE * scale  # then the complex step alone calls nothing wrong
+            unconfirmed &= np.abs(analytic - imaginary.value) > SAFETY * imaginary.error
+            imaginary.error[unconfirmed] = real.error[unconfirmed]
             reason = cauchy_riemann(self.problem.names[number], real, imaginary)
+        self.found[number] = real.value
         return real, None if reason else imaginary, reason
+
+    def hidden(self, x: np.ndarray, real: Estimates, imaginary: Estimates) -> np.ndarray:
+        """Return what the slope may be where nothing moves: what the complex step says, if rounding can hide as much.
+
+        log(1 + 1e-17) is 0 however x moves.
+        """
+        rounding = EPS * np.abs(self.u).max(initial=0) * largest([x, self.y])
+        found = np.abs(imaginary.value)
+        return np.where((real.value == 0) & (found <= rounding / BASE_STEP), found, 0)
 
 
 def cauchy_riemann(name: str, real: Estimates, imaginary: Estimates) -> str:

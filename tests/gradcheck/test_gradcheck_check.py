@@ -192,6 +192,75 @@ def test_numbers_large_beside_the_length_on_which_the_forward_bends(x):
     assert not check(lambda x: (np.sin(x), x), lambda dy, x: dy * np.cos(x) * 1.001, np.array(x)).ok
 
 
+@pytest.mark.parametrize("size", [1e-8, 1e-6, 1e-5, 1e-4])
+@pytest.mark.parametrize("through", [lambda x: x, np.abs], ids=["complex", "real"])
+def test_numbers_as_small_as_the_length_on_which_the_forward_bends(size, through):
+    x = size * np.array([1.0, 2, 3])
+    for f, derivative in (lambda x: 1 / x, lambda x: -1 / x**2), (np.log, lambda x: 1 / x):
+        report = check(lambda x, f=f: (f(through(x)), x), lambda dy, x, d=derivative: dy * d(x), x)
+        assert report.ok, str(report)
+        lines = check(lambda x, f=f: (f(through(x)), x), lambda dy, x, d=derivative: dy * d(x) * 1.0001, x).failures
+        assert lines[0].verdict is Verdict.WRONG
+    c = case("layernorm")
+    x = size * np.random.default_rng(0).standard_normal((3, 12))
+    assert check(c.forward, c.backward, x, *c.inputs[1:], kwargs={"eps": 1e-12}).ok
+
+
+def test_a_forward_that_turns_many_times_within_a_step():
+    for k in (1e6, 1e8):
+        report = check(lambda x, k=k: (np.sin(k * x), x), lambda dy, x, k=k: dy * k * np.cos(k * x), X, contract=False)
+        assert {line.check for line in report.failures} <= {"differences", "float64 throughout"}
+        assert all(line.verdict is Verdict.INCONCLUSIVE for line in report.failures)
+
+
+def softmax_in_reals(scores):
+    e = np.exp(np.abs(scores - scores.max(axis=-1, keepdims=True)) * -1)
+    attn = e / e.sum(axis=-1, keepdims=True)
+    return attn, attn
+
+
+@pytest.mark.parametrize("forward", [case("softmax").forward, softmax_in_reals], ids=["complex", "real"])
+def test_outputs_that_saturate_make_nothing_wrong(forward):
+    """Beside a probability of 1 the others are 1e-13; it moves by less than its own rounding."""
+    backward = case("softmax").backward
+    for seed in range(20):
+        report = check(forward, backward, np.array([[0.0, 10, 30]]), seed=seed, contract=False)
+        assert report.ok or forward is softmax_in_reals
+        scores = np.random.default_rng(seed).standard_normal((3, 4))
+        for size in (20, 30, 50, 100, 300):
+            report = check(forward, backward, size * scores, seed=seed, contract=False)
+            assert all(line.verdict is not Verdict.WRONG for line in report.lines), str(report)
+
+
+def test_a_wrong_gradient_beside_outputs_that_saturate():
+    c = case("softmax")
+    for seed in range(20):
+        scores = 20 * np.random.default_rng(seed).standard_normal((3, 4))
+        report = check(c.forward, lambda dy, attn: 1.001 * c.backward(dy, attn), scores, seed=seed, contract=False)
+        assert not report.ok
+
+
+def test_a_loss_of_nearly_nothing_makes_nothing_wrong():
+    c = case("cross_entropy")
+    logits = np.array([[30.0, 0, 0], [0, 30, 1]])
+    for seed in range(20):
+        report = check(c.forward, c.backward, logits, np.array([0, 1]), seed=seed, contract=False)
+        assert all(line.verdict is not Verdict.WRONG for line in report.lines), str(report)
+
+
+def test_a_steep_sigmoid_makes_nothing_wrong():
+    x = np.random.default_rng(0).standard_normal((2, 3))
+    for seed in range(10):
+        report = check(
+            lambda x: (1 / (1 + np.exp(-100 * x)),) * 2,
+            lambda dy, y: 100 * dy * y * (1 - y),
+            x,
+            seed=seed,
+            contract=False,
+        )
+        assert all(line.verdict is not Verdict.WRONG for line in report.lines), str(report)
+
+
 FAR = 1e6 + np.random.default_rng(0).standard_normal((12, 12))
 
 
@@ -230,7 +299,7 @@ def test_an_input_of_no_axes():
 
 def test_noise_is_inconclusive():
     def forward(x):
-        return np.sin(np.float32(x)).astype(x.dtype), x
+        return np.sin(np.float16(x)).astype(x.dtype), x
 
     line = line_of(check(forward, lambda dy, x: dy * np.cos(x), X, contract=False), "differences")
     assert line.verdict is Verdict.INCONCLUSIVE
