@@ -23,6 +23,7 @@ from .sides import Sides
 from .trees import flatten
 
 ELSEWHERE = "other inputs"
+DRAWS = 8  # of other inputs, until one lies at no kink
 NEARLY = 1e-6  # of a tensor's largest magnitude: what more is wrong is no matter of rounding
 
 
@@ -221,10 +222,19 @@ def elsewhere(problem: Problem) -> list[Line]:
     A matrix that is transposed once and remembered by its shape gives right gradients until the
     weights change, as they do in training.
     """
-    inputs = others(problem)
-    if inputs is None:
-        return [Line("⟨u, Jv⟩", ELSEWHERE, Verdict.SKIPPED, note=REFUSED)]
-    there = replace(problem, inputs=inputs)
+    lines: list[Line] = []
+    for draw_number in range(DRAWS):  # a draw can lie at a kink
+        inputs = others(replace(problem, seed=problem.seed + draw_number))
+        if inputs is None:
+            return [Line("⟨u, Jv⟩", ELSEWHERE, Verdict.SKIPPED, note=REFUSED)]
+        lines = adjoint_at(replace(problem, inputs=inputs))
+        if all(line.verdict is not Verdict.SKIPPED for line in lines):
+            break
+    return lines
+
+
+def adjoint_at(there: Problem) -> list[Line]:
+    """Return the adjoint's lines at other inputs, which are those of there."""
     out, cache = there.call()
     upstream = there.upstream(out)
     grads = dict(zip(there.differentiable, there.gradients(upstream, cache)))

@@ -174,9 +174,58 @@ def test_kinks_are_inconclusive(forward, backward):
     assert check(forward, backward, np.array([1.0, 1e-4, 3e-5, -1e-5, -1.0])).ok  # near a kink is not at it
 
 
-def test_a_gradient_outside_both_slopes_of_a_kink_is_wrong():
+def test_a_gradient_outside_both_slopes_of_a_kink_never_passes():
     report = check(relu, lambda dy, x: dy * np.where(x == 0, 5, x > 0), np.array([1.0, 0.0, -1.0]))
-    assert line_of(report, "differences").verdict is Verdict.WRONG
+    assert line_of(report, "differences").verdict is Verdict.INCONCLUSIVE
+    assert "the backward's lies outside them" in line_of(report, "differences").note
+    assert not report.ok
+
+
+RNG = np.random.default_rng(0)
+PADDED = np.vstack([RNG.standard_normal((5, 5)), np.zeros((1, 5))])
+
+
+def test_kinks_of_several_outputs_at_once_are_inconclusive():
+    """The zero row of a relu layer: dx lies in no interval of ⟨u, f⟩'s two slopes."""
+
+    def forward(x, W, b):
+        h = x @ W + b
+        return np.maximum(h, 0), (x, W, h)
+
+    def backward(dy, cache):
+        x, W, h = cache
+        dh = dy * (h > 0)
+        return dh @ W.T, x.T @ dh, dh.sum(axis=0)
+
+    def through_another_layer(x, W, b, V):
+        y, cache = forward(x, W, b)
+        return y @ V, (cache, y, V)
+
+    def back_through_it(dout, cache):
+        cache, y, V = cache
+        return (*backward(dout @ V.T, cache), y.T @ dout)
+
+    inputs = (PADDED, RNG.standard_normal((5, 9)), np.zeros(9))
+    for seed in range(20):
+        for report in (
+            check(forward, backward, *inputs, seed=seed, contract=False),
+            check(through_another_layer, back_through_it, *inputs, RNG.standard_normal((9, 3)), seed=seed),
+        ):
+            assert {line.verdict for line in report.failures} == {Verdict.INCONCLUSIVE}, str(report)
+
+
+TIED = np.array([[0.0, 1, 2, 3], [5, 2, 4, 8]]), np.array([[1.0, 2, 3, 0], [2, 5, 8, 4]])
+
+
+def test_a_kink_at_the_other_inputs_is_no_fault():
+    found = []
+    for seed in range(12):
+        report = check(
+            lambda a, b: (np.maximum(a, b), a > b), lambda dy, m: (dy * m, dy * ~m), *TIED, seed=seed, contract=False
+        )
+        assert report.ok, str(report)
+        found.append(line_of(report, "other inputs").verdict)
+    assert found[2] is Verdict.PASS  # its first draw has ties, the second none
 
 
 def layernorm_at(x):
