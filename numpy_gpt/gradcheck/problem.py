@@ -61,7 +61,18 @@ class Problem:
         result = self.forward(*inputs, **self.kwargs)
         if not (isinstance(result, tuple) and len(result) == 2):
             raise TypeError(f"{title(self.forward)} must return (out, cache), got {type(result).__name__}")
+        if not isinstance(result[0], np.ndarray):
+            self.refuse_what_is_no_array(result[0])
         return result
+
+    def refuse_what_is_no_array(self, out: Any) -> None:
+        """Raise ValueError where the outputs hold something else than arrays, numbers, and tuples or lists of them."""
+        if isinstance(out, (tuple, list)):
+            for part in out:
+                self.refuse_what_is_no_array(part)
+        elif np.asarray(out).dtype.kind not in "biufc":
+            what = f"{title(self.forward)}'s outputs must be arrays, or a tuple of arrays"
+            raise ValueError(f"{what}; found {type(out).__name__} {str(out)[:40]}")
 
     def outputs(self, inputs: Sequence[Any]) -> np.ndarray:
         """Return every number of the outputs as one new vector."""
@@ -155,6 +166,9 @@ def prepare(
             raise ValueError(f"input {name} is {x.dtype}; gradients are checked at real inputs")
         if is_floating(x) and x.dtype != np.float64:
             notices.append(f"{name} is {x.dtype}; checked in float64, where a difference has digits to spare")
+        if is_floating(x) and (np.isnan(x).any() or np.isposinf(x).any()):
+            place = tuple(map(int, np.argwhere(np.isnan(x) | np.isposinf(x))[0]))
+            raise ValueError(f"input {name} is {x[place]} at {list(place)}: there is no gradient to check there")
         copies.append(np.array(x, np.float64) if is_floating(x) else x.copy() if isinstance(x, np.ndarray) else x)
     problem = Problem(forward, backward, copies, names, notices=notices, **settings)
     if not problem.differentiable:

@@ -500,6 +500,20 @@ def test_bad_inputs():
             check(square, square_backward, X, seed=seed)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_inputs_that_are_not_finite(bad):
+    x = X.copy()
+    x[1, 2] = bad
+    with pytest.raises(ValueError, match=rf"input x is {bad} at \[1, 2\]: there is no gradient to check there"):
+        check(square, square_backward, x)
+
+
+@pytest.mark.parametrize("make", [lambda x: {"y": x}, lambda x: (x, {"y": x}), lambda x: None, lambda x: [x, "y"]])
+def test_outputs_that_are_no_arrays(make):
+    note = check(lambda x: (make(x), x), lambda dy, x: dy, X).failures[0].note
+    assert note.startswith("ValueError: <lambda>'s outputs must be arrays, or a tuple of arrays; found ")
+
+
 def test_what_a_stranger_raises_is_a_line():
     def backward(dy, x):
         raise RuntimeError("no such thing")
