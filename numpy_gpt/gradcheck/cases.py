@@ -31,7 +31,7 @@ Rng = np.random.Generator
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sides of an op's inputs: B leading axes, and the lesson's letters.
+    """The sides of an op's inputs: B leading axes, and the lesson's letters; or one row alone, of rank 1.
 
     The defaults differ from each other, so that no two axes can be taken for one another.
     """
@@ -41,6 +41,11 @@ class Sizes:
     h: int = 3
     d_head: int = 4
     V: int = 7
+    alone: bool = False
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        return () if self.alone else (*self.B, self.T)
 
     @property
     def d(self) -> int:
@@ -100,13 +105,13 @@ def weights(rng: Rng, *shape: int) -> np.ndarray:
 
 
 def gelu(rng: Rng, s: Sizes, exact: bool = False) -> Case:
-    x = 1.5 * rng.standard_normal((*s.B, s.T, s.d))
+    x = 1.5 * rng.standard_normal((*s.rows, s.d))
     pair = (ops.gelu_exact_forward, ops.gelu_exact_backward) if exact else (ops.gelu_forward, ops.gelu_backward)
     return Case(*pair, (x,), ("x",), {}, [writes_out("x")], ("x",))
 
 
 def linear(rng: Rng, s: Sizes) -> Case:
-    x, W, b = rng.standard_normal((*s.B, s.T, s.d)), weights(rng, s.d, s.V), rng.standard_normal(s.V)
+    x, W, b = rng.standard_normal((*s.rows, s.d)), weights(rng, s.d, s.V), rng.standard_normal(s.V)
     return Case(ops.linear_forward, ops.linear_backward, (x, W, b), ("x", "W", "b"), {}, [writes_out("W", "b")], ("x",))
 
 
@@ -139,7 +144,7 @@ def in_place(rows_backward: Backward) -> Backward:
 
 
 def layernorm(rng: Rng, s: Sizes) -> Case:
-    x, gamma, beta = rng.standard_normal((*s.B, s.T, s.d)) + 1, rng.standard_normal(s.d), rng.standard_normal(s.d)
+    x, gamma, beta = rng.standard_normal((*s.rows, s.d)) + 1, rng.standard_normal(s.d), rng.standard_normal(s.d)
     return Case(
         ops.layernorm_forward,
         ops.layernorm_backward,
@@ -152,7 +157,7 @@ def layernorm(rng: Rng, s: Sizes) -> Case:
 
 
 def softmax(rng: Rng, s: Sizes, masked: bool = False) -> Case:
-    scores = 2 * rng.standard_normal((*s.B, s.T, s.V))
+    scores = 2 * rng.standard_normal((*s.rows, s.V))
     mask = rng.random((s.T, s.V)) < 0.6
     mask[0] = False  # a row with no place left
     few = masked and (mask.sum(axis=-1) <= 1).all()
@@ -210,7 +215,7 @@ def attention(rng: Rng, s: Sizes) -> Case:
 def mlp(rng: Rng, s: Sizes, form: str = "tanh") -> Case:
     d = s.d_head + 1
     inputs = (
-        rng.standard_normal((*s.B, s.T, d)),
+        rng.standard_normal((*s.rows, d)),
         weights(rng, d, 4 * d),
         rng.standard_normal(4 * d),
         weights(rng, 4 * d, d),
@@ -222,7 +227,7 @@ def mlp(rng: Rng, s: Sizes, form: str = "tanh") -> Case:
 
 
 def head(rng: Rng, s: Sizes) -> Case:
-    inputs = (rng.standard_normal((*s.B, s.T, s.d)), weights(rng, s.V, s.d))
+    inputs = (rng.standard_normal((*s.rows, s.d)), weights(rng, s.V, s.d))
     names = ("x", "W_te")
     return Case(ops.head_forward, ops.head_backward, inputs, names, {}, [writes_out("W_te")], leading=("x",))
 
@@ -288,7 +293,12 @@ OTHER_SIZES = (  # every side is 1 once, and none is what it is by default
     Sizes(B=(3,), T=1, h=2, d_head=3, V=5),
     Sizes(B=(2, 1), T=1, h=1, d_head=2, V=4),
     Sizes(B=(1, 3), T=2, h=2, d_head=1, V=1),
+    Sizes(B=(1,), T=1, h=2, d_head=2, V=3),  # one row in all
+    Sizes(B=(4,), T=3, h=1, d_head=1, V=6),  # rows of one number
+    Sizes(B=(3,), T=2, h=2, d_head=4, V=8),  # as many outputs as inputs
 )
+ALONE = Sizes(h=2, d_head=3, V=4, alone=True)
+ROW_WISE = ("linear", "layernorm", "softmax", "gelu", "gelu_exact", "mlp", "mlp_exact", "head")
 CASES: dict[str, Callable[[Rng, Sizes], Case]] = {
     "embedding": embedding,
     "embedding_rows": partial(embedding, backward=in_place(embedding_rows_backward)),
@@ -382,7 +392,8 @@ def more_cases(name: str, seed: int = 0, one_batch: bool = False) -> list[Case]:
     """
     rng = np.random.default_rng([seed, 1])
     corners = [CORNERS[name](rng, Sizes())] if name in CORNERS else []
-    return corners + [CASES[name](rng, sizes.in_one_batch() if one_batch else sizes) for sizes in OTHER_SIZES]
+    found = corners + [CASES[name](rng, sizes.in_one_batch() if one_batch else sizes) for sizes in OTHER_SIZES]
+    return [*found, CASES[name](rng, ALONE)] if name in ROW_WISE and not one_batch else found
 
 
 def random_case(name: str, seed: int) -> Case:

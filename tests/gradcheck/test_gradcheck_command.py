@@ -359,3 +359,37 @@ def test_a_notebook_prints_the_report_too(monkeypatch):
     expected = str(report)
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)  # where rich shows HTML in place of writing
     assert str(report) == expected != ""
+
+
+LINEAR = """
+import numpy as np
+
+def linear_forward(x, W, b):
+    return x @ W + b, (x, W)
+
+def linear_backward(dy, cache):
+    x, W = cache
+    rows, dy_rows = x.reshape(-1, W.shape[0]), dy.reshape(-1, W.shape[1])
+    dx, dW, db = dy @ W.T, rows.T @ dy_rows, dy_rows.sum(axis=0)
+    FAULT
+    return dx, dW, db
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "place"),
+    [
+        ("if len(rows) == 1: dW = 2 * dW", "x (1, 1, 4)"),
+        ("if len(rows) == 1: db = 2 * db", "x (1, 1, 4)"),
+        ("if W.shape[0] == 1: dW = 2 * dW", "x (4, 3, 1)"),
+        ("if W.shape[0] == W.shape[1]: dW = dW.T", "x (3, 2, 8)"),
+        ("if x.ndim == 1: dx = 2 * dx", "x (6,)"),
+        ("pass", ""),
+    ],
+)
+def test_faults_of_one_size_alone(tmp_path, fault, place):
+    path = tmp_path / "mine.py"
+    path.write_text(LINEAR.replace("FAULT", fault), encoding="utf-8")
+    report = collect([f"{path}:linear"], 0, 0, None)
+    assert report.ok == (not place), str(report)
+    assert all(line.target == f"linear at {place}" for line in report.failures)
