@@ -30,8 +30,10 @@ from .terms import (
     another_gelu,
     close,
     fits,
+    gamma_left_out,
     missing_row_term,
     rows_by_factors,
+    softmax_slips,
     wrong_epsilon,
     wrong_terms,
 )
@@ -54,6 +56,8 @@ def diagnose(problem: Problem, sides: Sides, number: int, analytic: np.ndarray, 
         wrong_epsilon(problem, sides, number, analytic, right),
         something_left_out(problem, sides, analytic, right),
         wrong_terms(problem, sides, number, analytic, right),
+        softmax_slips(problem, sides, number, analytic, right),
+        gamma_left_out(problem, sides, number, analytic, right),
         ignored_targets(problem, analytic, right),
         shifted_targets(problem, analytic, right),
         another_gelu(problem, sides, number, analytic),
@@ -64,7 +68,12 @@ def diagnose(problem: Problem, sides: Sides, number: int, analytic: np.ndarray, 
         another_upstream(problem, sides, number, analytic),
         transposed_inside(problem, sides, number, analytic),
     )
-    return next(hypotheses, "") or where(analytic, right) or rows_by_factors(analytic, right)
+    return (
+        next(hypotheses, "")
+        or on_one_side(problem, number, analytic, right)
+        or where(analytic, right)
+        or rows_by_factors(analytic, right)
+    )
 
 
 def wrong_shape(problem: Problem, sides: Sides, number: int, analytic: np.ndarray, right: np.ndarray) -> Iterator[str]:
@@ -176,6 +185,22 @@ def plural(word: str, axes: tuple[int, ...], verb: bool = True) -> str:
     several = len(axes) > 1
     words = f"{'axes' if several else word} {' and '.join(map(str, axes))}"
     return f"{words} {'are' if several else 'is'}" if verb else words
+
+
+def on_one_side(problem: Problem, number: int, analytic: np.ndarray, right: np.ndarray) -> str:
+    """Say so where all elements of one sign are wrong and all others right, as on one branch of a forward."""
+    x, wrong = problem.inputs[number], ~close(analytic, right)
+    for word, branch in (("negative", x < 0), ("positive", x > 0)):
+        if 2 <= branch.sum() < x.size and np.array_equal(wrong, branch):
+            found, expected = analytic[branch], right[branch]
+            factor = float(np.vdot(found, expected) / np.vdot(expected, expected)) if expected.any() else 0.0
+            there = ""
+            if not found.any():
+                there = ", where the gradient is 0"
+            elif fits(found, factor * expected):
+                there = f", where every element is {factor:.6g} times the right one"
+            return f"wrong only where {problem.names[number]} is {word}{there}"
+    return ""
 
 
 def where(analytic: np.ndarray, right: np.ndarray) -> str:

@@ -113,6 +113,37 @@ def layernorm(problem: Problem, sides: Sides, number: int, right: np.ndarray) ->
     return {}
 
 
+def softmax_slips(
+    problem: Problem, sides: Sides, number: int, analytic: np.ndarray, right: np.ndarray
+) -> Iterator[str]:
+    """The Jacobian's diagonal alone, or the row's sum taken over another axis."""
+    found = arrays(problem, sides, number)
+    if found is None or not fits(sum(softmax(problem, sides, number, right).values(), np.zeros(right.shape)), right):
+        return
+    _, y, u = found
+    if fits(analytic, u * y * (1 - y)):
+        yield "only the Jacobian's diagonal, p(1 − p): every output depends on every score of its row, by −p_i p_j"
+    for axis in range(y.ndim - 1):
+        if fits(analytic, y * (u - (u * y).sum(axis=axis, keepdims=True))):
+            yield f"Σ(upstream · output) is summed over axis {axis}, and should be over the last"
+    if fits(analytic, y * (u - (u * y).sum())):
+        yield "Σ(upstream · output) is summed over all axes, and should be over the last"
+
+
+def gamma_left_out(
+    problem: Problem, sides: Sides, number: int, analytic: np.ndarray, right: np.ndarray
+) -> Iterator[str]:
+    """LayerNorm's gradient for γ = 1."""
+    found = arrays(problem, sides, number)
+    if found is None or not layernorm(problem, sides, number, right):
+        return
+    x, _, u = found
+    xhat, rstd = normalised(problem, x)
+    centred = u - u.mean(axis=-1, keepdims=True) - xhat * (u * xhat).mean(axis=-1, keepdims=True)
+    if fits(analytic, rstd * centred):
+        yield "γ is left out: the gradient at x̂ is upstream · γ"
+
+
 def normalised(problem: Problem, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return x̂ and 1/√(σ² + ε) of every row."""
     rstd = 1 / np.sqrt(x.var(axis=-1, keepdims=True) + problem.kwargs.get("eps", 1e-5))

@@ -102,6 +102,45 @@ def test_softmax_sum_missing():
     assert "Σ(upstream · output)" in line.diagnosis
 
 
+@pytest.mark.parametrize(
+    ("backward", "words"),
+    [
+        (lambda dattn, attn: dattn * attn * (1 - attn), "only the Jacobian's diagonal"),
+        (lambda dattn, attn: attn * (dattn - (dattn * attn).sum(axis=1, keepdims=True)), "summed over axis 1, and"),
+        (lambda dattn, attn: attn * (dattn - (dattn * attn).sum()), "summed over all axes, and"),
+    ],
+)
+def test_softmax_slips(backward, words):
+    assert words in failures("softmax", backward)["dscores"].diagnosis
+
+
+def test_layernorm_without_gamma():
+    right = case("layernorm").backward
+
+    def backward(dy, cache):
+        xhat, rstd, gamma = cache
+        return (right(dy, (xhat, rstd, np.ones_like(gamma)))[0], *right(dy, cache)[1:])
+
+    assert failures("layernorm", backward)["dx"].diagnosis == "γ is left out: the gradient at x̂ is upstream · γ"
+
+
+@pytest.mark.parametrize(
+    ("slope", "words"),
+    [
+        (-0.1, "wrong only where x is negative, where every element is -1 times the right one"),
+        (0.2, "wrong only where x is negative, where every element is 2 times the right one"),
+        (0.0, "wrong only where x is negative, where the gradient is 0"),
+    ],
+)
+def test_one_branch_is_wrong(slope, words):
+    def forward(x):
+        return np.where(x.real > 0, x, 0.1 * x), x
+
+    x = np.array([[-1.0, -2, 3, 1], [-4, -5, 6, 2]])  # also the first two columns
+    report = check(forward, lambda dy, x: dy * np.where(x > 0, 1, slope), x, contract=False)
+    assert report.failures[0].diagnosis == words
+
+
 def layernorm_backward_without(term):
     def backward(dy, cache):
         xhat, rstd, gamma = cache
