@@ -2,16 +2,20 @@
 
 Runs the sides in processes that alternate, since a machine's speed drifts and two libraries' threads
 in one process disturb each other. Prints each round, then for each peer the median and the quartiles
-of the rounds' ratios ours / theirs. The peer is PyTorch at its best; --others runs it too with its
-default optimiser and with torch.compile, and transformers' GPT-2 as people run it. Needs torch, and
-for --others transformers (the extra `peers`).
+of the rounds' ratios ours / theirs. Where MKL is installed (the extra `mkl`), ours runs with NumPy's
+own products and with MKL's, which are PyTorch's too. The peer is PyTorch at its best; --others runs
+it too with its default optimiser and with torch.compile, and transformers' GPT-2 as people run it.
+Needs torch, and for --others transformers (the extra `peers`).
 """
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
 from pathlib import Path
+
+from numpy_gpt import mkl
 
 HERE = Path(__file__).parent
 SETTINGS = {  # B, T, V, L, h, d, steps
@@ -19,6 +23,7 @@ SETTINGS = {  # B, T, V, L, h, d, steps
     "gpt2-short": (4, 64, 50257, 12, 12, 768, 8),
     "gpt2-long": (1, 1024, 50257, 12, 12, 768, 4),
 }
+OURS = {"ours": {"NUMPY_GPT_MKL": "0"}, "ours with MKL": {"NUMPY_GPT_MKL": "1"}}  # environments
 PEER = {"PyTorch": ("torch_step.py",)}
 OTHERS = {
     "PyTorch, default AdamW": ("torch_step.py", "default"),
@@ -27,9 +32,10 @@ OTHERS = {
 }
 
 
-def milliseconds(script: str, setting: tuple[int, ...], *words: str) -> list[float]:
+def milliseconds(script: str, setting: tuple[int, ...], *words: str, **environment: str) -> list[float]:
     command = [sys.executable, str(HERE / script), *map(str, setting), *words]
-    return [float(word) for word in subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | environment)
+    return [float(word) for word in run.stdout.split()]
 
 
 def main() -> None:
@@ -42,21 +48,24 @@ def main() -> None:
         if name not in SETTINGS:
             parser.error(f"no setting called {name!r}; there are {', '.join(SETTINGS)}")
     peers = PEER | OTHERS if args.others else PEER
+    sides = OURS if mkl.is_at_hand() else {"ours": OURS["ours"]}
     for name in args.settings:
-        ratios: dict[str, list[float]] = {peer: [] for peer in peers}
+        ratios: dict[str, list[float]] = {f"{side} / {peer}": [] for peer in peers for side in sides}
         print(f"{name}: ms forward, backward, optimiser, step")
         for _ in range(args.rounds):
-            ours = milliseconds("our_step.py", SETTINGS[name])
-            print(f"  ours {ours}", flush=True)
+            ours = {}
+            for side, environment in sides.items():
+                ours[side] = milliseconds("our_step.py", SETTINGS[name], **environment)
+                print(f"  {side} {ours[side]}", flush=True)
             for peer, (script, *words) in peers.items():
                 theirs = milliseconds(script, SETTINGS[name], *words)
-                ratios[peer].append(ours[-1] / theirs[-1])
-                print(f"    {peer} {theirs}  ratio {ratios[peer][-1]:.3f}", flush=True)
-        for peer, found in ratios.items():
+                for side in sides:
+                    ratios[f"{side} / {peer}"].append(ours[side][-1] / theirs[-1])
+                found = ", ".join(f"{ratios[f'{side} / {peer}'][-1]:.3f}" for side in sides)
+                print(f"    {peer} {theirs}  ratio {found}", flush=True)
+        for pair, found in ratios.items():
             low, median, high = statistics.quantiles(found, n=4) if len(found) > 1 else found * 3
-            print(
-                f"{name}, ours / {peer}: median {median:.3f}, quartiles {low:.3f} and {high:.3f}, {len(found)} rounds"
-            )
+            print(f"{name}, {pair}: median {median:.3f}, quartiles {low:.3f} and {high:.3f}, {len(found)} rounds")
         print()
 
 

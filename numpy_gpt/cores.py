@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from .backend import Array, array_module
+from .mkl import gemm
 
 
 def keep_freed_memory() -> None:
@@ -69,7 +70,9 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
     each core's to a BLAS of one thread. BLAS would share them too; but its threads go on spinning
     for a while after each product, on the core that the op after it wants.
     """
-    if not 1 < spare_cores() <= FEW_CORES or not is_large_product(a, b):
+    if array_module(a) is np and spare_cores() == 1:
+        return gemm(a, b, out)
+    if spare_cores() > FEW_CORES or not is_large_product(a, b):
         return array_module(a).matmul(a, b, out=out)
     M, N = len(a), b.shape[1]
     y = np.empty((M, N), np.result_type(a, b)) if out is None else out
@@ -78,9 +81,9 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
     def share(start: int) -> None:
         part = slice(start, start + step)
         if N >= M:
-            np.matmul(a, b[:, part], out=y[:, part])
+            gemm(a, b[:, part], out=y[:, part])
         else:
-            np.matmul(a[part], b, out=y[part])
+            gemm(a[part], b, out=y[part])
 
     in_threads(share, range(0, max(M, N), step))
     return y
@@ -92,7 +95,7 @@ def matmul_both(first: tuple, second: tuple) -> tuple[Array, Array]:
     A linear layer's backward is such a pair: its two products cost the same, so that neither has to be cut.
     """
     if spare_cores() == 2 and is_large_product(*first[:2]) and is_large_product(*second[:2]):
-        one, other = in_threads(lambda product: np.matmul(product[0], product[1], out=product[2]), (first, second))
+        one, other = in_threads(lambda product: gemm(*product), (first, second))
         return one, other
     return matmul(*first), matmul(*second)
 

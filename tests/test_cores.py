@@ -209,8 +209,7 @@ def test_matmul_keeps_the_dtype(two_cores, dtype):
 @pytest.mark.parametrize(("shape_a", "shape_b"), [((3, 4), (4, 8)), ((8, 4), (4, 3))])
 def test_matmul_gives_each_core_a_half(two_cores, monkeypatch, shape_a, shape_b):
     parts = []
-    product = np.matmul
-    monkeypatch.setattr(np, "matmul", lambda a, b, out: parts.append(out.shape) or product(a, b, out=out))
+    monkeypatch.setattr(cores, "gemm", lambda a, b, out: parts.append(out.shape) or np.matmul(a, b, out=out))
     matmul(np.ones(shape_a), np.ones(shape_b))
     half = {(3, 8): (3, 4), (8, 3): (4, 3)}[(shape_a[0], shape_b[1])]
     assert parts == [half, half]
