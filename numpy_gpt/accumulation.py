@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import ModuleType
 
 import numpy as np
 
 from .backend import Array, synchronize
+from .cores import one_core
 from .model import Model, Step
 from .ops import IGNORE_INDEX
 from .parameters import Parameters
+from .workers import Processes, Threads, start_workers
 
 
 class Clock:
-    """Adds up the seconds spent in named parts, by any number of threads."""
+    """Adds up the seconds spent in named parts."""
 
     def __init__(self, xp: ModuleType) -> None:
         self.xp = xp
         self.seconds: dict[str, float] = {}
-        self._lock = threading.Lock()
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         start = time.perf_counter()
         yield
         synchronize(self.xp)
-        with self._lock:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+        self.add(name, time.perf_counter() - start)
+
+    def add(self, name: str, seconds: float) -> None:
+        """Add seconds that were measured elsewhere."""
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
     def shares(self) -> dict[str, float]:
         """Return each part's share of the seconds of all parts."""
@@ -45,9 +47,10 @@ class Accumulator:
     A micro-batch's loss is the mean over its own n_i counted targets; weighted by n_i / Σ n_i,
     losses and gradients add up to those of the whole, however the n_i differ.
 
-    workers  threads that share the micro-batches, each with gradients of its own. NumPy leaves
-             Python's lock inside its loops, so that two threads keep two cores busy where the
-             arrays are too small for BLAS to do so; hold BLAS to one thread meanwhile.
+    workers  how many share the micro-batches, each with gradients of its own and a core: this
+             thread, and processes or threads beside it (`workers.py`). They keep the cores busy
+             where the arrays are too small for BLAS to do so. They start with the first step,
+             and anew after an error; `close` ends them.
     clock    where the seconds of forward and backward are added up
     """
 
@@ -55,8 +58,9 @@ class Accumulator:
         if workers < 1:
             raise ValueError(f"workers must be at least 1, got {workers}")
         self.model, self.clock = model, clock or Clock(model.xp)
-        self.parts = [model.params.zeros_like() for _ in range(workers)]
-        self.pool = ThreadPoolExecutor(workers) if workers > 1 else None
+        self.n_workers = workers
+        self.grads = model.params.zeros_like()
+        self.others: Processes | Threads | None = None
 
     def step(self, micro_batches: Iterable[tuple[Array, Array]]) -> Step:
         """Return the loss and gradients of all (idx, targets); the next call writes over the gradients.
@@ -71,15 +75,40 @@ class Accumulator:
                 raise ValueError(f"micro-batch {number} must be a pair (idx, targets) of arrays (B, T)")
         counts = [int((targets != IGNORE_INDEX).sum()) for _, targets in micro_batches]
         jobs = [(*batch, count / max(sum(counts), 1)) for batch, count in zip(micro_batches, counts)]
-        shares = [jobs[worker :: len(self.parts)] for worker in range(len(self.parts))]
-        run = map if self.pool is None else self.pool.map
-        losses = list(run(self._work, shares, self.parts))
-        grads = self.parts[0]
-        for part in self.parts[1:]:
-            grads.flat += part.flat
-        return Step(sum(losses), grads)
+        shares = [jobs[worker :: self.n_workers] for worker in range(self.n_workers)]
+        try:
+            results = self._side_by_side(shares)
+        except BaseException:
+            self.close()  # whatever the others are at: nobody will ask for it
+            raise
+        for _, seconds in results:
+            for name in seconds:
+                self.clock.add(name, seconds[name])
+        return Step(sum(loss for loss, _ in results), self.grads)
 
-    def _work(self, jobs: list[tuple[Array, Array, float]], grads: Parameters) -> float:
+    def close(self) -> None:
+        """End the workers beside this one."""
+        if self.others is not None:
+            self.others.close()
+            self.others = None
+
+    def _side_by_side(self, shares: list[list[tuple]]) -> list[tuple[float, dict[str, float]]]:
+        """Let every worker do its share, and add their gradients to this one's."""
+        if self.n_workers == 1:
+            return [self._work(shares[0], self.grads)]
+        if self.others is None:
+            self.others = start_workers(self.n_workers - 1, self.model, self._work)
+        self.others.begin(shares[1:])
+        with one_core():
+            own = self._work(shares[0], self.grads)
+        results = [own, *self.others.results()]
+        for grads in self.others.grads:
+            self.grads.flat += grads.flat
+        return results
+
+    def _work(self, jobs: list[tuple[Array, Array, float]], grads: Parameters) -> tuple[float, dict[str, float]]:
+        """Write the gradients of jobs; return their loss and the seconds that forward and backward took."""
+        clock = Clock(self.model.xp)
         total_loss, into = 0.0, grads
         if not jobs:
             grads.flat[...] = 0
@@ -87,12 +116,12 @@ class Accumulator:
             for number, (idx, targets, weight) in enumerate(jobs):
                 if number == 1:
                     into = grads.zeros_like()
-                with self.clock("forward"):
+                with clock("forward"):
                     loss, cache = self.model.loss_forward(idx, targets)
                     total_loss += weight * float(loss)
-                with self.clock("backward"):
+                with clock("backward"):
                     self.model.loss_backward(weight, cache, into)
                     del cache  # before the next one is made beside it
                     if number > 0:
                         grads.flat += into.flat
-        return total_loss
+        return total_loss, clock.seconds

@@ -21,10 +21,16 @@ class Parameters(Mapping[str, Array]):
     `p["W_te"] = value` and `p.flat = values` copy into the storage, so that it stays one.
     """
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], dtype: str = "float32", xp: ModuleType = np) -> None:
+    def __init__(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        dtype: str = "float32",
+        xp: ModuleType = np,
+        flat: Array | None = None,
+    ) -> None:
         self.shapes = dict(shapes)
         self.xp = xp
-        self._flat = xp.zeros(sum(map(math.prod, shapes.values())), dtype=dtype)
+        self._flat = xp.zeros(sum(map(math.prod, shapes.values())), dtype=dtype) if flat is None else flat
         n_matrices = sum(math.prod(shape) for shape in shapes.values() if len(shape) == 2)
         self.matrices, self.vectors = self.flat[:n_matrices], self.flat[n_matrices:]
         self._views: dict[str, Array] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
@@ -19,7 +19,7 @@ from .model import Model
 from .ops import IGNORE_INDEX
 from .optim import AdamW, clip_scale, warmup_cosine
 
-SMALL_MODEL = 10_000_000  # parameters; above, BLAS keeps the cores busy by itself
+SMALL_MODEL = 20_000_000  # parameters; above, large products keep the cores busy, and gradients cost more to add up
 
 
 def setting(default: Any, help: str) -> Any:
@@ -48,7 +48,8 @@ class Schedule:
     save_every: int | None = setting(None, "updates between two checkpoints; default: one at each look")
     workers: int | None = setting(
         None,
-        f"threads that share a micro-batch; default: 2 on a CPU for models under {SMALL_MODEL:,} parameters, else 1",
+        "processes (threads, where the system cannot fork them) that share a micro-batch, a core each; "
+        f"default: 2 on a CPU for models under {SMALL_MODEL:,} parameters, else 1",
     )
     seed: int = setting(0, "decides weights, batches and sample")
 
@@ -115,7 +116,7 @@ def start(model: Model, schedule: Schedule) -> State:
 
 
 def n_workers(schedule: Schedule, model: Model) -> int:
-    """Return how many threads share a micro-batch; by default 2 on a CPU for a small model, else 1.
+    """Return how many workers share a micro-batch; by default 2 on a CPU for a small model, else 1.
 
     It does not ask how many cores there are, so that a run has the same bits everywhere.
     """
@@ -124,8 +125,12 @@ def n_workers(schedule: Schedule, model: Model) -> int:
 
 
 def gradient_copies(schedule: Schedule, model: Model) -> int:
-    """Return how many copies of the gradients training holds: one a worker, another to accumulate into."""
-    return n_workers(schedule, model) * (2 if schedule.accumulate > 1 else 1)
+    """Return how many copies of the gradients training holds: one a worker, another to accumulate into.
+
+    The parameters that worker processes see, as large as the gradients, count as one more.
+    """
+    workers = n_workers(schedule, model)
+    return workers * (2 if schedule.accumulate > 1 else 1) + (workers > 1)
 
 
 def evaluate(model: Model, tokens: np.ndarray, B: int) -> float:
@@ -171,9 +176,11 @@ def train(
     optimiser = state.optimiser
     save_every = schedule.save_every or schedule.eval_every
     clock = Clock(model.xp)
-    accumulator = Accumulator(model, workers, clock)
     stopping = False
-    with one_blas_thread() if workers > 1 else nullcontext():
+    with (
+        closing(Accumulator(model, workers, clock)) as accumulator,
+        one_blas_thread() if workers > 1 else nullcontext(),
+    ):
         while optimiser.t < schedule.steps and not stopping:
             begin = time.perf_counter()
             lr = warmup_cosine(optimiser.t, schedule.lr, schedule.min_lr, schedule.warmup, schedule.steps)

@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib.metadata
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -23,7 +24,10 @@ def is_installed():
         return False
 
 
-needs_mkl = pytest.mark.skipif(not is_installed(), reason="MKL is not installed: pip install 'numpy_gpt[mkl]'")
+needs_mkl = pytest.mark.skipif(
+    not is_installed() or os.environ.get("NUMPY_GPT_MKL") == "0",
+    reason="MKL is not installed (pip install 'numpy_gpt[mkl]'), or not wanted",
+)
 
 
 def openblas():
@@ -243,6 +247,7 @@ def found_by(monkeypatch, tmp_path, *files):
     for base in ("prefix", "base_prefix"):
         monkeypatch.setattr(sys, base, str(tmp_path))
     monkeypatch.setattr(mkl.site, "getuserbase", lambda: str(tmp_path / "none"))
+    monkeypatch.delenv("NUMPY_GPT_MKL", raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
     return mkl._library.__wrapped__()
 

@@ -113,7 +113,7 @@ def conclusions(profile: Profile) -> dict[str, str]:
         f"with them {under_timers:.2f} times as long",
         "optimiser": f"clip {milliseconds(profile.clip)} ms, AdamW {milliseconds(profile.adamw)} ms",
         "update": f"{1e3 * profile.update_seconds:.2f} ms, {profile.tokens_per_second:,.0f} tokens/s "
-        f"(B = {profile.B}, T = {profile.T}, on one Python thread; `train` may use two)",
+        f"(B = {profile.B}, T = {profile.T}, with one worker; `train` may have two)",
         "rate": f"{profile.rate / 1e9:.1f} GFLOP/s in forward and backward",
     }
     skipped = 1 - done(profile) / (profile.total.flops_forward + profile.total.flops_backward)
