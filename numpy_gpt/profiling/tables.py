@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from .. import mkl
 from ..budget import ITEMSIZE
 from ..config import Config
 from ..terminal import Row, print_rows
@@ -132,6 +133,8 @@ def conclusions(profile: Profile) -> dict[str, str]:
             f"{limit / 1e9:.1f} GFLOP/s, the largest rate measured in this run, by {name}; "
             f"square products reached {squares}"
         )
+        if profile.device == "numpy" and mkl.is_at_hand():
+            facts["limit"] += "; MKL does the large ones"
         facts["MFU"] = f"{profile.mfu:.1%} of that limit, forward and backward"
         facts["memory"] = (
             f"{profile.limits.bandwidth / 1e9:.1f} GB/s; arithmetic is the limit from "
