@@ -97,17 +97,20 @@ class Processes:
         self._end()
 
 
+# A terminal, or a cluster's scheduler, sends them to all processes; it is the caller's to answer them.
+THE_CALLERS = {signal.SIGINT, signal.SIGTERM}
+
+
 class Process:
     """A process that works on what it is sent until it is ended, or nobody is left to send."""
 
     def __init__(self, model: Model, work: Work, params: Parameters, grads: Parameters) -> None:
         requests, self.requests = Pipe(duplex=False)
         self.replies, replies = Pipe(duplex=False)
-        # A terminal's Ctrl-C goes to both. The caller answers it; it must not come before the child ignores it.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, THE_CALLERS)
         try:
             self.pid = fork()
-            if self.pid == 0:
+            if self.pid == 0:  # the new process, where they stay blocked
                 model.params = params
                 serve(work, grads, requests, replies)
         finally:
@@ -146,7 +149,6 @@ def fork() -> int:
 def serve(work: Work, grads: Parameters, requests: Connection, replies: Connection) -> NoReturn:
     """Answer requests, on one core, until there is nobody to ask: all that a forked process does."""
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         gc.freeze()  # what is garbage already is the caller's to clear away, with the files that it may stand for
         let_go_of_files({requests.fileno(), replies.fileno()})
         with one_core(), suppress(EOFError, BrokenPipeError):
@@ -165,7 +167,7 @@ def answer(work: Work, share: Any, grads: Parameters) -> tuple[Any, str | None]:
     except BaseException as error:
         try:
             ForkingPickler.loads(ForkingPickler.dumps(error))
-        except Exception:  # of a class of its own, which does not travel
+        except Exception:  # an error of a kind that does not travel
             return RuntimeError(f"{type(error).__name__}: {error}"), traceback.format_exc()
         return error, traceback.format_exc()
 
