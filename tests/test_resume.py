@@ -233,7 +233,8 @@ def test_overwrite_keeps_the_run_before_where_the_first_checkpoint_fails(capsys)
     train("--steps", "5", "--out", "run")
     before = {path.name: path.read_bytes() for path in Path("run").iterdir()}
     lost = ["--steps", "1", "--lr", "1e39", "--min-lr", "0", "--warmup", "0", "--weight-decay", "0"]
-    with warnings.catch_warnings(action="ignore"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         assert train(*lost, "--out", "run", "--overwrite") == 1
     assert "not written, because" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in Path("run").iterdir()} == before

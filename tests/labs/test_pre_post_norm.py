@@ -16,7 +16,7 @@ def result():
 
 
 def test_the_stream(result):
-    assert 0.8 < result.values["slope"] < 1.3
+    assert 0.75 < result.values["slope"] < 1.33
     assert abs(result.values["slope_scaled"]) < 0.1
     assert result.values["pinned"] < 1e-4
 
