@@ -16,7 +16,10 @@ from numpy_gpt import Config, Model, files, run
 from numpy_gpt.checkpoint import load_checkpoint, save_checkpoint
 from numpy_gpt.cli import main
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc which files are open")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="asks /proc which files are open"),
+    pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10's pathlib keeps functions of os of its own"),
+]
 
 TINY = ["--preset", "tiny", "--T", "8", "--d", "12", "--L", "1", "--B", "2", "--sample", "0"]
 

@@ -64,6 +64,13 @@ def test_planted_faults_are_caught(function):
         assert matrix.control(target).ok, target
 
 
+written_as_here = pytest.mark.skipif(
+    sys.version_info < (3, 11),
+    reason="Python 3.10 writes tuples in brackets: the planted faults do not find their lines",
+)
+
+
+@written_as_here
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: f"{planted.function}: {planted.title}")
 def test_bugs_planted_by_hand_are_caught(planted):
     found = matrix.planted_outcome(planted)
@@ -111,6 +118,7 @@ def test_what_is_remembered_changes_no_line(target):
     assert [line.to_dict() for line in helped.lines] == [line.to_dict() for line in alone.lines]
 
 
+@written_as_here
 def test_the_page_is_of_these_mutants():
     text = PAGE.read_text(encoding="utf-8")
     assert f"| planted systematically | {len(ALL)} |" in text, "write docs/kill-matrix.md anew: see its first lines"
