@@ -30,7 +30,7 @@ from .runs import FINISHED, HISTORY, PICTURE, new_folder, results, save_step, st
 from .sampling import stream_text
 from .terminal import print_nowhere
 from .tokenizer import Tokenizer, make_tokenizer
-from .training import Progress, Schedule, State, evaluate, gradient_copies, setting, start, train
+from .training import Progress, Schedule, State, gradient_copies, held_out_loss, setting, start, train
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -166,7 +166,7 @@ def complete(run: Run, folder: Path, console: Console) -> None:
     print_setup(console, run.setup, schedule, run.model, run.n_text, len(train_tokens), len(held_out_tokens))
     history = train_with_progress(run, train_tokens, held_out_tokens, folder, console)
     if history[-1].held_out_loss is None:  # a resume made the run no longer than it was
-        history[-1].held_out_loss = evaluate(run.model, held_out_tokens, schedule.B)
+        history[-1].held_out_loss = held_out_loss(run.model, held_out_tokens, schedule)
     baselines = {
         "uniform, ln V": math.log(config.V),
         "unigram": unigram_loss(train_tokens, held_out_tokens, config.V),

@@ -18,6 +18,7 @@ from .data import check_corpora, ordered_windows, windows
 from .model import Model
 from .ops import IGNORE_INDEX
 from .optim import AdamW, clip_scale, warmup_cosine
+from .workers import are_processes
 
 SMALL_MODEL = 20_000_000  # parameters; above, large products keep the cores busy, and gradients cost more to add up
 
@@ -127,10 +128,12 @@ def n_workers(schedule: Schedule, model: Model) -> int:
 def gradient_copies(schedule: Schedule, model: Model) -> int:
     """Return how many copies of the gradients training holds: one a worker, another to accumulate into.
 
-    The parameters that worker processes see, as large as the gradients, count as one more.
+    Worker processes hold more of the same size, which count too: the parameters that all of them see, and
+    in each of them the parameters, gradients and moments as they were when it was forked.
     """
     workers = n_workers(schedule, model)
-    return workers * (2 if schedule.accumulate > 1 else 1) + (workers > 1)
+    copies = workers * (2 if schedule.accumulate > 1 else 1)
+    return copies + 1 + 4 * (workers - 1) if workers > 1 and are_processes(model) else copies
 
 
 def evaluate(model: Model, tokens: np.ndarray, B: int) -> float:
@@ -144,6 +147,11 @@ def evaluate(model: Model, tokens: np.ndarray, B: int) -> float:
         total += count * float(model.loss(idx, targets))
         n += count
     return total / n
+
+
+def held_out_loss(model: Model, tokens: np.ndarray, schedule: Schedule) -> float:
+    """Return `evaluate` by as many windows at a time as a worker has in a step: it takes no more memory than that."""
+    return evaluate(model, tokens, -(-schedule.B // n_workers(schedule, model)))
 
 
 def train(
@@ -201,7 +209,7 @@ def train(
             done, last = optimiser.t, optimiser.t == schedule.steps
             progress = Progress(done, float(loss), lr, norm, state.seconds, state.tokens, clock.shares())
             if last or done % schedule.eval_every == 0:
-                progress.held_out_loss = evaluate(model, held_out_tokens, schedule.B)  # no more memory than to train
+                progress.held_out_loss = held_out_loss(model, held_out_tokens, schedule)
             state.history.append(progress)
             report(progress)
             stopping = stop()

@@ -32,9 +32,14 @@ from .parameters import Parameters
 Work = Callable[[Any, Parameters], Any]  # work(share, grads) writes the gradients of a share of the batch
 
 
+def are_processes(model: Model) -> bool:
+    """Tell whether this model's workers are processes: on Linux, on the CPU."""
+    return sys.platform == "linux" and model.xp is np
+
+
 def start_workers(n: int, model: Model, work: Work) -> Threads | Processes:
-    """Return n workers: processes on Linux, for a model on the CPU, and threads else."""
-    if sys.platform == "linux" and model.xp is np:
+    """Return n workers, processes or threads."""
+    if are_processes(model):
         try:
             return Processes(n, model, work)
         except OSError as error:  # there are too many, or there is too little memory
