@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from .backend import Array, array_module
-from .mkl import gemm
+from .mkl import KINDS, gemm
 
 
 def keep_freed_memory() -> None:
@@ -294,10 +294,9 @@ def axpby(a: float, x: Array, b: float, y: Array) -> None:
 @cache
 def _blas_axpby(dtype: np.dtype) -> Callable | None:
     """Return axpby from the OpenBLAS in NumPy's wheels, or None: for another dtype, and in a NumPy built otherwise."""
-    kinds = {np.dtype("float32"): ("s", ctypes.c_float), np.dtype("float64"): ("d", ctypes.c_double)}
-    if dtype not in kinds:
+    if dtype not in KINDS:
         return None
-    letter, number = kinds[dtype]
+    letter, number = KINDS[dtype]
     for library in _blas():
         function = getattr(ctypes.CDLL(library.filepath), f"scipy_cblas_{letter}axpby64_", None)  # the wheels' own name
         if function is not None:

@@ -21,6 +21,7 @@ import numpy as np
 
 from .backend import Array
 
+KINDS = {np.dtype("float32"): ("s", ctypes.c_float), np.dtype("float64"): ("d", ctypes.c_double)}  # as BLAS names them
 ROW_MAJOR, AS_IT_STANDS, TRANSPOSED = 101, 111, 112  # cblas.h
 SEQUENTIAL = 1  # mkl_service.h
 
@@ -75,11 +76,10 @@ def layout(t: Array, dtype: np.dtype) -> tuple[int, int]:
 @cache
 def _multiply(dtype: np.dtype) -> Callable | None:
     """Return MKL's product of matrices of this dtype: C = α A B + β C. None for another dtype, and without MKL."""
-    kinds = {np.dtype("float32"): ("s", ctypes.c_float), np.dtype("float64"): ("d", ctypes.c_double)}
     library = _library()
-    if library is None or dtype not in kinds:
+    if library is None or dtype not in KINDS:
         return None
-    letter, number = kinds[dtype]
+    letter, number = KINDS[dtype]
     function = getattr(library, f"cblas_{letter}gemm_64")  # lengths of 64 bits
     word, length, array = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
     matrix = [array, length]
