@@ -50,7 +50,7 @@ class Accumulator:
     workers  how many share the micro-batches, each with gradients of its own and a core: this
              thread, and processes or threads beside it (`workers.py`). They keep the cores busy
              where the arrays are too small for BLAS to do so. They start with the first step,
-             and anew after an error; `close` ends them.
+             knowing the code as it is then, and anew after an error; `close` ends them.
     clock    where the seconds of forward and backward are added up
     """
 
