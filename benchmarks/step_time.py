@@ -61,8 +61,8 @@ def main() -> None:
                 theirs = milliseconds(script, SETTINGS[name], *words)
                 for side in sides:
                     ratios[f"{side} / {peer}"].append(ours[side][-1] / theirs[-1])
-                found = ", ".join(f"{ratios[f'{side} / {peer}'][-1]:.3f}" for side in sides)
-                print(f"    {peer} {theirs}  ratio {found}", flush=True)
+                latest = ", ".join(f"{ratios[f'{side} / {peer}'][-1]:.3f}" for side in sides)
+                print(f"    {peer} {theirs}  ratio {latest}", flush=True)
         for pair, found in ratios.items():
             low, median, high = statistics.quantiles(found, n=4) if len(found) > 1 else found * 3
             print(f"{name}, {pair}: median {median:.3f}, quartiles {low:.3f} and {high:.3f}, {len(found)} rounds")

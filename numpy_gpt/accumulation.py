@@ -82,8 +82,8 @@ class Accumulator:
             self.close()  # whatever the others are at: nobody will ask for it
             raise
         for _, seconds in results:
-            for name in seconds:
-                self.clock.add(name, seconds[name])
+            for part in seconds.items():
+                self.clock.add(*part)
         return Step(sum(loss for loss, _ in results), self.grads)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """The product of two matrices by Intel's MKL, where it is installed: `pip install 'numpy_gpt[mkl]'`.
 
 NumPy's wheels multiply by OpenBLAS. On Intel's processors MKL takes less time for the same; what that
-brings a step is in docs/performance.md. Nothing needs it: without it, or with NUMPY_GPT_MKL=0 in the
-environment, every product is NumPy's.
+brings a step is in docs/performance.md. Nothing needs it: without it, on more cores than `cores.FEW_CORES`,
+or with NUMPY_GPT_MKL=0 in the environment, every large product is NumPy's.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ class Parameters(Mapping[str, Array]):
     matrices  the part of flat that holds the 2-D parameters: what weight decay shrinks
     vectors   the rest: biases, gammas and betas, which are never decayed
 
+    Given a vector as flat, it is the storage, as it stands; else new zeros are.
+
     `p["W_te"] = value` and `p.flat = values` copy into the storage, so that it stays one.
     """
 

@@ -12,7 +12,7 @@ from helpers import snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numpy_gpt import Config, Model, budget, mkl, profiling
+from numpy_gpt import Config, Model, budget, cores, mkl, profiling
 from numpy_gpt.ops import mlp
 from numpy_gpt.profiling import (
     Limits,
@@ -382,11 +382,15 @@ def test_a_profile_as_json_and_as_text(small_limits):
     assert "MFU" not in str(replace(profile, limits=None))
 
 
-@pytest.mark.parametrize(("device", "at_hand"), [("numpy", True), ("numpy", False), ("cupy", True)])
-def test_a_profile_says_who_multiplies(small_limits, monkeypatch, device, at_hand):
+@pytest.mark.parametrize(
+    ("device", "at_hand", "n_cores", "told"),
+    [("numpy", True, 2, True), ("numpy", False, 2, False), ("cupy", True, 2, False), ("numpy", True, 64, False)],
+)
+def test_a_profile_says_who_multiplies(small_limits, monkeypatch, device, at_hand, n_cores, told):
     profile = replace(profile_step(Model(SMALL), ids(SMALL), repeats=1), device=device)
     monkeypatch.setattr(mkl, "is_at_hand", lambda: at_hand)
-    assert ("MKL does the large ones" in str(profile)) == (device == "numpy" and at_hand)
+    monkeypatch.setattr(cores, "n_cores", lambda: n_cores)
+    assert ("MKL does the large ones" in str(profile)) == told
 
 
 @pytest.mark.parametrize(("settings", "word"), [({"repeats": 0}, "repeats"), ({"warmup": -1}, "warmup")])

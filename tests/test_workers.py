@@ -87,6 +87,7 @@ def test_workers_see_the_parameters_as_they_are_now(started):
         assert one.results() == [value * 11 * 12]
 
 
+@on_linux
 def test_all_kinds_give_the_same_bits(monkeypatch):
     found = []
     for platform in (sys.platform, "darwin"):
@@ -122,18 +123,21 @@ class Picky(Exception):
 
 
 @pytest.mark.parametrize(
-    ("error", "kinds"),
-    [(ValueError("no"), ValueError), (Picky(1, 2), (Picky, RuntimeError)), (KeyError("x"), KeyError)],
+    ("error", "as_told"),
+    [(ValueError("no"), ValueError), (Picky(1, 2), RuntimeError), (KeyError("x"), KeyError)],
 )
-def test_an_error_comes_out_with_its_place(started, error, kinds):
+def test_an_error_comes_out_with_its_place(started, error, as_told):
     def in_my_own_op(share, grads):
         raise error
 
     one = started(1, small_model(), in_my_own_op)
     one.begin([None])
-    with pytest.raises(kinds, match=str(error).strip("'")) as caught:
+    with pytest.raises(Exception, match=str(error).strip("'")) as caught:
         one.results()
-    if isinstance(one, Processes):
+    if isinstance(one, Threads):
+        assert caught.value is error
+    else:
+        assert type(caught.value) is as_told
         assert "in_my_own_op" in str(caught.value.__cause__)
 
 

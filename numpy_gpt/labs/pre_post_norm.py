@@ -36,7 +36,7 @@ def measure(seed: int, steps: int = STEPS, depths: tuple[int, ...] = DEPTHS) -> 
         {(norm, depth): look(fresh_model(norm, depth, scaled, V, seed), idx) for norm in NORMS for depth in depths}
         for scaled in (True, False)
     )
-    deepest, shallowest = depths[-1], depths[0]
+    deepest, shallowest = depths[-1], depths[1]  # a stream's first few blocks add less than those behind
     slope, scaled_growth = (
         math.log(seen["pre", deepest].variance[-1] / seen["pre", shallowest].variance[-1])
         / math.log(deepest / shallowest)
@@ -64,7 +64,7 @@ def measure(seed: int, steps: int = STEPS, depths: tuple[int, ...] = DEPTHS) -> 
             "pre-norm bounds the residual variance ≈ linearly in L",
             f"it grows as L to the power {slope:.2f}: {plain['pre', shallowest].variance[-1]:.1f} after "
             f"{shallowest} blocks, {plain['pre', deepest].variance[-1]:.0f} after {deepest} (branches at full size)",
-            0.75 < slope < 1.33,  # the text in hand moves it, and Python's own differs from version to version
+            0.8 < slope < 1.2,
         ),
         Finding(
             "GPT-2's 1/√(2L) keeps it from growing with depth",

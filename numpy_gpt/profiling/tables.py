@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from .. import mkl
 from ..budget import ITEMSIZE
 from ..config import Config
+from ..cores import FEW_CORES, spare_cores
 from ..terminal import Row, print_rows
 from .profile import OpProfile, Profile, Timing
 from .scaling import Fit, Sweep, done
@@ -133,7 +134,7 @@ def conclusions(profile: Profile) -> dict[str, str]:
             f"{limit / 1e9:.1f} GFLOP/s, the largest rate measured in this run, by {name}; "
             f"square products reached {squares}"
         )
-        if profile.device == "numpy" and mkl.is_at_hand():
+        if profile.device == "numpy" and mkl.is_at_hand() and spare_cores() <= FEW_CORES:
             facts["limit"] += "; MKL does the large ones"
         facts["MFU"] = f"{profile.mfu:.1%} of that limit, forward and backward"
         facts["memory"] = (
